@@ -1,0 +1,2 @@
+//! The `straw` command.
+fn main() {}

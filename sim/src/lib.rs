@@ -1,0 +1,1 @@
+//! Simulator of draft budgets.
