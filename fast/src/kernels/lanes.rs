@@ -53,7 +53,6 @@ pub(super) trait Lanes: Copy {
     unsafe fn sub(self, b: Self) -> Self;
     unsafe fn mul(self, b: Self) -> Self;
     unsafe fn div(self, b: Self) -> Self;
-    unsafe fn sqrt(self) -> Self;
     /// `self * b + c`, rounded once.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
     /// `a < b ? yes : no`.
@@ -121,10 +120,6 @@ impl Lanes for f32 {
     #[inline(always)]
     unsafe fn div(self, b: Self) -> Self {
         self / b
-    }
-    #[inline(always)]
-    unsafe fn sqrt(self) -> Self {
-        f32::sqrt(self)
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {

@@ -92,10 +92,6 @@ impl Lanes for Neon {
         ])
     }
     #[inline(always)]
-    unsafe fn sqrt(self) -> Self {
-        Self([vsqrtq_f32(self.0[0]), vsqrtq_f32(self.0[1]), vsqrtq_f32(self.0[2]), vsqrtq_f32(self.0[3])])
-    }
-    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         Self([
             vfmaq_f32(c.0[0], self.0[0], b.0[0]),

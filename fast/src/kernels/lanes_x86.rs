@@ -75,10 +75,6 @@ impl Lanes for Avx2 {
         Self(_mm256_div_ps(self.0, b.0), _mm256_div_ps(self.1, b.1))
     }
     #[inline(always)]
-    unsafe fn sqrt(self) -> Self {
-        Self(_mm256_sqrt_ps(self.0), _mm256_sqrt_ps(self.1))
-    }
-    #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
         Self(_mm256_fmadd_ps(self.0, b.0, c.0), _mm256_fmadd_ps(self.1, b.1, c.1))
     }
@@ -163,10 +159,6 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn div(self, b: Self) -> Self {
         Self(_mm512_div_ps(self.0, b.0))
-    }
-    #[inline(always)]
-    unsafe fn sqrt(self) -> Self {
-        Self(_mm512_sqrt_ps(self.0))
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {

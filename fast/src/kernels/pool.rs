@@ -201,6 +201,14 @@ impl<T> Disjoint<T> {
     }
 }
 
+impl Disjoint<f32> {
+    /// A pointer to `span` floats from `at`, of which parts use interleaved columns.
+    pub(super) fn columns(&self, at: usize, span: usize) -> *mut f32 {
+        assert!(at <= self.len && span <= self.len - at, "floats {at}..+{span} of a slice of {}", self.len);
+        self.start.wrapping_add(at)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
