@@ -130,8 +130,11 @@ pub(crate) fn draws<N: Number>(q: &[N], width: usize) -> Vec<(Vec<usize>, N)> {
             continue;
         }
         for x in (0..d.len()).filter(|&x| !d[x].is_zero()) {
-            let rest = normalised(without(&d, x)).unwrap_or_else(|| vec![N::zero(); d.len()]);
-            open.push(([&tokens[..], &[x]].concat(), reach.clone() * d[x].clone(), rest));
+            let drawn = [&tokens[..], &[x]].concat();
+            let reach = reach.clone() * d[x].clone();
+            // The last draw leaves no law to draw from; not making it halves the time of chains.
+            let rest = if drawn.len() < width { normalised(without(&d, x)) } else { None };
+            open.push((drawn, reach, rest.unwrap_or_default()));
         }
     }
     complete

@@ -2,10 +2,15 @@
 
 use super::*;
 use ndarray::{Array1, array};
-use proptest::prelude::*;
-use specdec::SamplingOptions;
+use proptest::{prelude::*, test_runner::RngSeed};
+use specdec::{DraftTree, SamplingOptions};
 
 const NONE: History = History { prompt: &[], answer: &[] };
+
+/// The same cases in every run.
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..Default::default() }
+}
 
 fn params(options: SamplingOptions) -> SamplingParams {
     SamplingParams::new(options).expect("options in range")
@@ -102,7 +107,7 @@ fn greedy_ties_go_to_the_lowest_id() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn temperature_1_with_top_k_1_is_greedy(
@@ -226,4 +231,71 @@ fn shared_noise_agrees_as_often_as_the_formula_says() {
     };
     assert!((agree(5) - expected).abs() < 0.02, "{} instead of {expected}", agree(5));
     assert!((agree(6) - expected).abs() > 0.2);
+}
+
+/// A Markov model of 6 tokens, decoded plainly and in rounds; `history` carries the path, so penalties see drafted tokens.
+struct Markov {
+    logits: Vec<f64>,
+    params: SamplingParams,
+    prompt: Vec<u32>,
+}
+
+impl Markov {
+    fn choose(&self, last: u32, answer: &[u32]) -> u32 {
+        let row = &self.logits[6 * last as usize..][..6];
+        let history = History { prompt: &self.prompt, answer };
+        choose(row.into(), &self.params, &history, (self.prompt.len() + answer.len()) as u64)
+    }
+
+    /// `draft(root token, its position)`; a drafter of roots only is plain decoding.
+    fn decode(&self, tokens: usize, draft: impl Fn(u32, u64) -> DraftTree) -> Vec<u32> {
+        let mut answer: Vec<u32> = Vec::new();
+        while answer.len() < tokens {
+            let root = answer.last().copied().unwrap_or(self.prompt[self.prompt.len() - 1]);
+            let tree = draft(root, (self.prompt.len() + answer.len() - 1) as u64);
+            let path = |row: usize| tree.path(row)[1..].iter().map(|&r| tree.tokens()[r]).collect::<Vec<_>>();
+            let sample = |row: usize| self.choose(tree.tokens()[row], &[answer.clone(), path(row)].concat());
+            let samples: Vec<u32> = (0..tree.rows()).map(sample).collect();
+            let acceptance = tree.follow(&samples);
+            let accepted = acceptance.path.iter().map(|&row| tree.tokens()[row]);
+            answer = answer.iter().copied().chain(accepted).chain([acceptance.next_token]).collect();
+        }
+        answer.truncate(tokens);
+        answer
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    /// The emitted tokens are a function of target, options and seed: not of the drafter, even of one that shares the noise.
+    #[test]
+    fn the_emitted_tokens_do_not_depend_on_the_drafter(
+        logits in prop::collection::vec(-3.0f64..3.0, 36), draft_logits in prop::collection::vec(-3.0f64..3.0, 36),
+        prompt in prop::collection::vec(0u32..6, 1..4), temperature in prop_oneof![Just(0.0f32), Just(0.7), Just(1.5)],
+        presence_penalty in prop_oneof![Just(0.0f32), Just(1.0)], top_k in 0usize..4, widths in prop::collection::vec(1usize..4, 1..4),
+        seed: u64
+    ) {
+        let params = params(SamplingOptions { temperature, presence_penalty, top_k, seed, ..Default::default() });
+        let model = Markov { logits, params, prompt };
+        let grow = |root: u32, position: u64, shared: bool| {
+            let mut edges: Vec<(usize, u32, f32)> = Vec::new();
+            let mut level = vec![(0, root)];
+            for (depth, &width) in (1..).zip(&widths) {
+                let noise = TokenNoise::new(seed, position + depth);
+                let parents = std::mem::take(&mut level);
+                for (parent, token) in parents {
+                    let score = |x: usize| draft_logits[6 * token as usize + x] + if shared { gumbel(&noise, x as u32) } else { 0.0 };
+                    for &x in falling(&(0..6).map(score).collect()).iter().take(width) {
+                        edges.push((parent, x as u32, 0.0));
+                        level.push((edges.len(), x as u32));
+                    }
+                }
+            }
+            DraftTree::new(root, &edges).expect("parents come first and siblings differ")
+        };
+        let plain = model.decode(24, |root, _| DraftTree::root(root));
+        prop_assert_eq!(&model.decode(24, |root, position| grow(root, position, true)), &plain);
+        prop_assert_eq!(&model.decode(24, |root, position| grow(root, position, false)), &plain);
+    }
 }
