@@ -103,6 +103,24 @@ impl AcceptanceModel {
         Self::new(Law::Constant { alpha })
     }
 
+    /// The constant rate whose chain of `drafts` nodes lands `tau` tokens per pass, bonus included: converts the mean length
+    /// that papers print into a rate.
+    ///
+    /// Error: no draft, or a tau outside 1..=drafts + 1.
+    pub fn constant_from_tau(tau: f64, drafts: usize) -> Result<Self, SimError> {
+        if drafts == 0 || !(1.0..=drafts as f64 + 1.0).contains(&tau) {
+            let what = format!("tau of a chain of {drafts} drafts");
+            return Err(SimError::Number { what, found: tau, expected: "at least 1 and at most drafts + 1, with a draft" });
+        }
+        let chain = Shape::chain(drafts);
+        let (mut low, mut high) = (0.0, 1.0);
+        for _ in 0..60 {
+            let alpha = 0.5 * (low + high);
+            if Self(Law::Constant { alpha }).tau(&chain) < tau { low = alpha } else { high = alpha }
+        }
+        Self::constant(high)
+    }
+
     /// From the share of rounds that accepted depth 1, 2, ... (what vLLM's and straw's per-position figures report).
     /// The shares must not rise; the rate at a depth is its share over the share before.
     pub fn from_survival(survival: &[f64], repeats: bool) -> Result<Self, SimError> {

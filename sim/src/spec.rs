@@ -13,7 +13,7 @@ pub enum AcceptanceSpec {
     Trace(PathBuf),
 }
 
-const FORMS: &str = "write constant:ALPHA, positions:S1,S2,... (share of rounds accepting each position), \
+const FORMS: &str = "write constant:ALPHA, tau:TAU,DRAFTS (mean tokens per pass of a chain, bonus included), positions:S1,S2,... (share of rounds accepting each position), \
                      conditional:A1,A2,... (rate given the positions before), ranks:A11/A12,A21/A22,..., \
                      markov:EASY,HARD,EASY_SPAN,HARD_SPAN, beta:MEAN,CONC, beta-prompt:MEAN,CONC or trace:FILE; \
                      a last entry ... repeats the last position";
@@ -36,6 +36,10 @@ impl FromStr for AcceptanceSpec {
         }
         let law = match (name, &flat[..]) {
             ("constant", &[alpha]) if !repeats => Law::Constant { alpha },
+            ("tau", &[tau, drafts]) if !repeats && drafts.fract() == 0.0 && (1.0..=1000.0).contains(&drafts) => {
+                let model = AcceptanceModel::constant_from_tau(tau, drafts as usize);
+                return model.map(Self::Model).map_err(|e| error(e.to_string()));
+            }
             ("positions", _) => {
                 return AcceptanceModel::from_survival(&flat, repeats).map(Self::Model).map_err(|e| error(e.to_string()));
             }
@@ -76,6 +80,7 @@ mod tests {
 
     #[test]
     fn a_list_ends_unless_it_says_that_it_goes_on() {
+        assert!((tau("tau:4.25,7", &Shape::chain(7)) - 4.25).abs() < 1e-12);
         assert!((tau("conditional:0.5", &Shape::chain(2)) - 1.5).abs() < 1e-12);
         assert!((tau("conditional:0.5,...", &Shape::chain(2)) - 1.75).abs() < 1e-12);
         assert!((tau("ranks:0.5/0.2,0.4/0.3", &Shape::k_ary(2, 2)) - 1.7).abs() < 1e-12);
@@ -96,6 +101,8 @@ mod tests {
             ("beta:0.8,0", "concentration"),
             ("conditional:0.8/0.1", "slash"),
             ("trace:", "no file"),
+            ("tau:9,7", "tau of a chain of 7 drafts is 9"),
+            ("tau:2,0.5", "wrong count"),
             ("gauss:1", "unknown law"),
         ] {
             let error = text.parse::<AcceptanceSpec>().unwrap_err().to_string();

@@ -87,8 +87,8 @@ pub(crate) fn chi_square_tail(x: f64, freedom: usize) -> f64 {
     }
 }
 
-/// Stirling's series after shifting the argument to 8 or more: absolute error below 1e-12.
-fn ln_gamma(x: f64) -> f64 {
+/// Logarithm of the gamma function for `x > 0`: Stirling's series after shifting the argument to 8 or more: absolute error below 1e-12.
+pub(crate) fn ln_gamma(x: f64) -> f64 {
     let (mut shifted, mut product) = (x, 1.0);
     while shifted < 8.0 {
         product *= shifted;
