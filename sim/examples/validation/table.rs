@@ -66,7 +66,7 @@ pub fn render(sections: &[Section], findings: &[String]) -> String {
          Written by `cargo run -p sim --example validation > docs/validation.md`; a test fails when this file is out of date.\n\n\
          Every row names the value published, ours, the inputs taken from the source and the parameter fitted, if any. A parameter is fitted\n\
          on one row, marked *fitted*; that row is no evidence. No parameter is fitted twice. *computed* rows have nothing fitted.\n\
-         `off` marks an error beyond the bound that the section states before looking; such rows stay in the table.\n\
+         `off` marks an error beyond the bound of the section; such rows stay in the table.\n\
          Tau includes the bonus token. Round costs are in plain passes of the same engine.\n\n",
     );
     let _ = writeln!(out, "**{held} of {} rows of evidence hold.**", evidence().count());
