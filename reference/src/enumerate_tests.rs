@@ -245,3 +245,15 @@ fn draws_without_replacement_cover_all_orders_once() {
     let total = found.into_iter().fold(BigRational::zero(), |total, (_, x)| total + x);
     assert!(total.is_one());
 }
+
+/// The introduction of the block verification paper (arXiv 2403.10444): p = (1/3, 2/3), q = (2/3, 1/3) whatever came before,
+/// two drafts. Token-wise verification accepts 10/9 drafts on average, block verification 11/9.
+#[test]
+fn the_papers_example_accepts_10_ninths_token_wise_and_11_ninths_as_a_block() {
+    let tables = Exact::new(&[vec![1, 2], vec![1, 2]], &[vec![2, 1], vec![2, 1]]).expect("no row of zeros");
+    let accepted = |rule| expected_tokens(&emitted(rule, &tables, 0, &Drafts::Random(vec![1, 1]))) - BigRational::one();
+    let ninths = |n: i32| BigRational::new(n.into(), 9.into());
+    assert_eq!(accepted(Rule::Rejection), ninths(10));
+    assert_eq!(accepted(Rule::Block), ninths(11));
+    assert_eq!(accepted(Rule::Traversal), ninths(11));
+}

@@ -1,4 +1,4 @@
-//! Block verification of a chain (Sun et al., arXiv 2403.10444, algorithm 2): the block keeps a joint weight, and the last
+//! Block verification of a chain (Sun et al., arXiv 2403.10444): the block keeps a joint weight, and the last
 //! accepted position is the largest that passes its own test, refusals before it notwithstanding. Never accepts less than
 //! single-draft rejection on average.
 

@@ -1,4 +1,4 @@
-//! Traversal verification (Weng et al., arXiv 2505.12398, algorithm 2): leaves first, back to the root. A refused leaf is
+//! Traversal verification (Weng et al., arXiv 2505.12398): leaves first, back to the root. A refused leaf is
 //! deleted and its parent's target law becomes the residual, so a whole path is judged before any of its tokens is given up.
 //! Exact on average over children drawn without replacement; on a chain it is block verification.
 

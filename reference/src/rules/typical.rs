@@ -1,4 +1,4 @@
-//! Typical acceptance (Medusa, arXiv 2401.10774, section 2.3.1): x is accepted when p(x) > min(epsilon, delta exp(-H(p))).
+//! Typical acceptance (Medusa, arXiv 2401.10774): x is accepted when p(x) > min(epsilon, delta exp(-H(p))).
 //! **Lossy**: it exists so that the verifier can be seen to reject it.
 
 use super::rule::{Decision, Drafted};

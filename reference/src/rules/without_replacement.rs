@@ -1,4 +1,4 @@
-//! Recursive rejection without replacement (Sequoia, arXiv 2402.12374, algorithm 2; SpecInfer, arXiv 2305.09781, without the
+//! Recursive rejection without replacement (Sequoia, arXiv 2402.12374; SpecInfer, arXiv 2305.09781, without the
 //! zeroing of q). Exact on average over the children's draws, not for one fixed tree.
 
 use super::rule::Step;
