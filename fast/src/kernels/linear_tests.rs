@@ -1,23 +1,11 @@
 //! Linear against its written order in plain Rust, for every storage, instruction set, thread count and row count.
 
 use super::*;
+use crate::kernels::cases::{assert_bits, numbers, pools};
 use crate::kernels::flush::FlushGuard;
-use crate::kernels::lanes::Isa;
+use crate::kernels::pack::PackError;
 use half::{bf16, f16};
 use proptest::prelude::*;
-
-/// Deterministic numbers of mixed sign and size, for tests only.
-fn numbers(n: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
-    (0..n)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            (state as i32 as f32) * 2f32.powi(-31) * if state & 7 == 0 { 8.0 } else { 0.5 }
-        })
-        .collect()
-}
 
 /// The law: chunks of 128 inputs, each a chain from 0.
 fn law(w: &[f32], x: &[f32], rows: usize, outputs: usize, inputs: usize) -> Vec<f32> {
@@ -30,17 +18,6 @@ fn law(w: &[f32], x: &[f32], rows: usize, outputs: usize, inputs: usize) -> Vec<
         }
     }
     y
-}
-
-fn all_isas() -> Vec<Isa> {
-    let (here, absent): (Vec<_>, Vec<_>) =
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon].into_iter().partition(|isa| isa.available());
-    println!("not on this processor, so not compared here: {absent:?}");
-    here
-}
-
-fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter().map(|x| x.to_bits()).collect()
 }
 
 /// All storages of one random matrix with the f32 weights they stand for.
@@ -64,16 +41,14 @@ fn check(outputs: usize, inputs: usize, rows: usize, group: usize, seed: u32) {
     let x = numbers(rows * inputs, seed + 7);
     for (packed, w) in storages(outputs, inputs, group, seed) {
         let want = law(&w, &x, rows, outputs, inputs);
-        for isa in all_isas() {
-            for threads in [1, 2, 4] {
-                let mut y = vec![f32::NAN; rows * outputs];
-                linear(&Pool::with_isa(threads, isa), &packed, &x, rows, &mut y);
-                assert_eq!(bits(&y), bits(&want), "{outputs}x{inputs}, {rows} rows, {isa:?}, {threads} threads");
-            }
+        for pool in pools() {
+            let mut y = vec![f32::NAN; rows * outputs];
+            linear(&pool, &packed, &x, rows, &mut y);
+            assert_bits(&y, &want, &pool, &format!("{outputs}x{inputs}, {rows} rows, group {group}"));
         }
         let mut row = vec![0.0; inputs];
         packed.row(outputs - 1, &mut row);
-        assert_eq!(bits(&row), bits(&w[(outputs - 1) * inputs..]));
+        assert_bits(&row, &w[(outputs - 1) * inputs..], &Pool::new(1), "last row");
     }
 }
 
@@ -100,7 +75,7 @@ fn every_row_count_gives_the_rows_alone() {
         for rows in 1..=33 {
             let mut y = vec![0.0; rows * outputs];
             linear(&pool, &packed, &x[..rows * inputs], rows, &mut y);
-            assert_eq!(bits(&y), bits(&alone[..rows * outputs]), "{rows} rows");
+            assert_bits(&y, &alone[..rows * outputs], &pool, &format!("{rows} rows"));
         }
     }
 }
@@ -121,7 +96,7 @@ fn stacked_matrices_equal_the_matrices_apart_and_nothing_is_written_beyond() {
         let n = packed.outputs();
         let want = law(w, &x, rows, n, inputs);
         for r in 0..rows {
-            assert_eq!(bits(&y[r * 98 + first..][..n]), bits(&want[r * n..][..n]));
+            assert_bits(&y[r * 98 + first..][..n], &want[r * n..][..n], &pool, "stacked");
         }
         let (mut a, mut b) = (vec![0.0; inputs], vec![0.0; inputs]);
         stacked.row(first + n - 1, &mut a);
@@ -143,5 +118,3 @@ fn numbers_that_are_no_matrix_are_refused() {
     assert_eq!(text(Packed::concat_rows(vec![a, b])), "a stacked matrix has 2 inputs, expected 3 as in the first");
     assert!(Packed::concat_rows(vec![]).is_err());
 }
-
-use crate::kernels::pack::PackError;

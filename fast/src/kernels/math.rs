@@ -76,13 +76,15 @@ pub(super) unsafe fn exp_lanes<L: Lanes>(x: L) -> L {
         let high = n.fma(L::splat(-LN2_HIGH), x);
         let low = n.mul(L::splat(LN2_LOW));
         let r = high.sub(low);
-        // What the rounding of r lost: worth a fifth of a unit in the last place of the result.
-        let lost = high.sub(r).sub(low);
+        // What roundings of r and of 1 + r lost: together a third of a unit in the last place of the result.
+        let one = L::splat(1.0);
+        let near = one.add(r);
+        let lost = high.sub(r).sub(low).add(r.sub(near.sub(one)));
         let mut q = L::splat(EXP[0]);
         for &c in &EXP[1..] {
             q = q.fma(r, L::splat(c));
         }
-        let p = q.fma(r.mul(r), lost).add(r).add(L::splat(1.0));
+        let p = near.add(q.fma(r.mul(r), lost));
         L::select_lt(x, L::splat(EXP_LOW), L::splat(0.0), p.mul(shifted.pow2()))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::kernels::flush::FlushGuard;
+use std::hint::black_box;
 
 /// Every `STRIDE`-th bit pattern is tried: about a million per function. docs/numerics.md has figures at stride 1.
 const STRIDE: usize = 2003;
@@ -38,10 +39,10 @@ fn check(name: &str, range: std::ops::Range<f32>, f: fn(f32) -> f32, exact: fn(f
 
 #[test]
 fn errors_stay_below_the_stated_bounds() {
-    check("exp", -90.0..88.376, exp, f64::exp, 1.0);
-    check("log", f32::MIN_POSITIVE..f32::MAX, log, f64::ln, 1.0);
-    check("sigmoid", -87.0..90.0, sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 2.0);
-    check("silu", -87.0..1e30, silu, |x| x / (1.0 + (-x).exp()), 2.0);
+    check("exp", -90.0..88.376, exp, f64::exp, 0.75);
+    check("log", f32::MIN_POSITIVE..f32::MAX, log, f64::ln, 0.75);
+    check("sigmoid", -87.0..90.0, sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 2.1);
+    check("silu", -87.0..1e30, silu, |x| x / (1.0 + (-x).exp()), 2.1);
     check("softplus", -90.0..1e30, softplus, |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), 2.0);
     check("rsqrt", f32::MIN_POSITIVE..f32::MAX, rsqrt, |x| 1.0 / x.sqrt(), 1.0);
 }
@@ -49,13 +50,14 @@ fn errors_stay_below_the_stated_bounds() {
 #[test]
 fn edges_hold_no_surprises() {
     let _flush = FlushGuard::new();
-    assert_eq!(exp(0.0), 1.0);
-    assert_eq!((exp(-88.0), exp(f32::NEG_INFINITY), exp(-1e38)), (0.0, 0.0, 0.0));
-    assert!(exp(f32::INFINITY).is_finite() && exp(f32::INFINITY) > 2.3e38 && exp(f32::NAN).is_nan());
-    assert_eq!((log(1.0), log(0.0), log(-1.0)), (0.0, f32::NEG_INFINITY, f32::NEG_INFINITY));
-    assert_eq!((sigmoid(0.0), sigmoid(100.0), sigmoid(-100.0)), (0.5, 1.0, 0.0));
-    assert_eq!((silu(0.0), silu(100.0), silu(-1e30)), (0.0, 100.0, -0.0));
-    assert_eq!((softplus(1e6), softplus(-100.0)), (1e6, 0.0));
+    // A compiler that folds constants does not flush; black_box keeps the arithmetic at run time.
+    let at = |f: fn(f32) -> f32, x: f32| black_box(f)(black_box(x));
+    assert_eq!((at(exp, 0.0), at(exp, -88.0), at(exp, f32::NEG_INFINITY), at(exp, -1e38)), (1.0, 0.0, 0.0, 0.0));
+    assert!(at(exp, f32::INFINITY).is_finite() && at(exp, f32::INFINITY) > 2.3e38 && at(exp, f32::NAN).is_nan());
+    assert_eq!((at(log, 1.0), at(log, 0.0), at(log, -1.0)), (0.0, f32::NEG_INFINITY, f32::NEG_INFINITY));
+    assert_eq!((at(sigmoid, 0.0), at(sigmoid, 100.0), at(sigmoid, -100.0)), (0.5, 1.0, 0.0));
+    assert_eq!((at(silu, 0.0), at(silu, 100.0), at(silu, -1e30)), (0.0, 100.0, 0.0));
+    assert_eq!((at(softplus, 1e6), at(softplus, -100.0)), (1e6, 0.0));
 }
 
 #[test]

@@ -4,6 +4,8 @@
 
 pub mod attention;
 mod buffer;
+#[cfg(test)]
+mod cases;
 pub mod conv;
 pub mod elementwise;
 mod flush;
