@@ -1,15 +1,25 @@
 //! The `straw` command: one file per verb. Data goes to stdout, talk to stderr.
 //! Exit code 0: fine; 1: the check found a difference; 2: could not run.
 
+mod answer;
 mod chat;
 mod checkpoint;
+mod draft;
+mod engine;
+mod explain;
+mod generate;
 mod inspect;
+mod logits;
 mod model;
 mod output;
 mod q8;
 mod quantize;
+mod stats;
 mod stop;
 mod text;
+mod tour;
+mod tree_view;
+mod verify_law;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -25,10 +35,28 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Verb {
+    /// One prompt decoded plainly and with drafts: the same bits, in fewer passes
+    Tour(tour::TourArgs),
+    /// Answer a message, and say what it cost
+    Generate(generate::GenerateArgs),
+    /// Check claims
+    #[command(subcommand)]
+    Verify(Claim),
+    /// Measure what passes and drafts cost here, and advise
+    Explain(explain::ExplainArgs),
     /// Show what a model folder or file holds and what it costs to run
     Inspect(inspect::InspectArgs),
+    /// Write the logits of tokens and of a tree behind them to a file
+    Logits(logits::LogitsArgs),
     /// Write an 8-bit copy of a model folder, its drafters included
     Quantize(quantize::QuantizeArgs),
+}
+
+/// What `straw verify` can check.
+#[derive(Subcommand, Debug)]
+enum Claim {
+    /// Every acceptance rule against enumerated output laws
+    Law(verify_law::LawArgs),
 }
 
 fn main() -> ExitCode {
@@ -45,8 +73,13 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<ExitCode> {
     match &cli.verb {
-        None => Ok(ExitCode::SUCCESS),
+        None => tour::run(&tour::TourArgs::default()),
+        Some(Verb::Tour(args)) => tour::run(args),
+        Some(Verb::Generate(args)) => generate::run(args),
+        Some(Verb::Verify(Claim::Law(args))) => verify_law::run(args),
+        Some(Verb::Explain(args)) => explain::run(args),
         Some(Verb::Inspect(args)) => inspect::run(args),
+        Some(Verb::Logits(args)) => logits::run(args),
         Some(Verb::Quantize(args)) => quantize::run(args),
     }
 }

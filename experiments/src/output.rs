@@ -40,3 +40,23 @@ pub fn bytes(n: u64) -> String {
         _ => format!("{:.1} GB", n as f64 / 1e9),
     }
 }
+
+/// `yes` or `no`.
+pub fn yes(answer: bool) -> &'static str {
+    if answer { "yes" } else { "no" }
+}
+
+/// Lines of a table: the first column to the left, the others to the right, as wide as their longest cell.
+pub fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| Some(r.get(c)?.chars().count())).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cell = |(c, text): (usize, &String)| match c {
+            0 => format!("{text:<width$}", width = widths[0]),
+            _ => format!("{text:>width$}", width = widths[c]),
+        };
+        row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}

@@ -81,7 +81,8 @@ mod tests {
             for (i, &w) in row.iter().enumerate() {
                 let (code, scale) = (codes[i], scales[i / GROUP].to_f32());
                 prop_assert!((-127..=127).contains(&code));
-                prop_assert!((w - scale * f32::from(code)).abs() <= scale * if code.abs() == 127 { 1.0 } else { 0.5001 });
+                let steps = if code.abs() == 127 { 1.0 } else { 0.5001 };
+                prop_assert!((w - scale * f32::from(code)).abs() <= steps * scale);
                 prop_assert_eq!(f64::from(scale * f32::from(code)), f64::from(scale) * f64::from(code));
             }
         }
