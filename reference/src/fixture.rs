@@ -100,7 +100,8 @@ pub fn near<A: Data<Elem = f64>, B: Data<Elem = f64>, D: Dimension>(
     tolerance: f64,
 ) {
     assert_eq!(found.shape(), expected.shape(), "{what}");
-    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
+    let worst =
+        found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
     assert!(worst <= tolerance, "{what}: largest difference {worst:e}, allowed {tolerance:e}");
 }
 

@@ -82,7 +82,14 @@ pub struct GdnRows {
 }
 
 /// One step of one value head. `state: [key_dim, value_dim]`, `q, k: [key_dim]`, `v: [value_dim]`; returns `[value_dim]`.
-pub fn step(state: &mut Array2<f64>, q: ArrayView1<f64>, k: ArrayView1<f64>, v: ArrayView1<f64>, beta: f64, g: f64) -> Array1<f64> {
+pub fn step(
+    state: &mut Array2<f64>,
+    q: ArrayView1<f64>,
+    k: ArrayView1<f64>,
+    v: ArrayView1<f64>,
+    beta: f64,
+    g: f64,
+) -> Array1<f64> {
     *state *= g.exp();
     let predicted = k.dot(state);
     let u = beta * (&v - &predicted);
@@ -161,7 +168,13 @@ impl GatedDeltaNet {
         }
         let value = heads_of(convolved.slice(s![.., 2 * keys..]).as_standard_layout().into_owned(), value_heads);
         debug_assert_eq!(value.dim(), (rows, value_heads, value_dim));
-        DeltaInputs { query, key, value, beta: b.mapv(sigmoid), g: -self.a_log.mapv(f64::exp) * (a + &self.dt_bias).mapv(softplus) }
+        DeltaInputs {
+            query,
+            key,
+            value,
+            beta: b.mapv(sigmoid),
+            g: -self.a_log.mapv(f64::exp) * (a + &self.dt_bias).mapv(softplus),
+        }
     }
 
     /// Every row steps its parent's state.
@@ -192,14 +205,7 @@ mod tests {
     #[test]
     fn one_step_by_hand() {
         let mut state = array![[2.0, 0.0], [0.0, 4.0]];
-        let o = step(
-            &mut state,
-            array![1.0, 1.0].view(),
-            array![1.0, 0.0].view(),
-            array![3.0, 5.0].view(),
-            0.5,
-            0.5f64.ln(),
-        );
+        let o = step(&mut state, array![1.0, 1.0].view(), array![1.0, 0.0].view(), array![3.0, 5.0].view(), 0.5, 0.5f64.ln());
         // decayed: [[1, 0], [0, 2]]; predicted [1, 0]; u = 0.5 * [2, 5]; written: [[2, 2.5], [0, 2]]
         assert_eq!(state, array![[2.0, 2.5], [0.0, 2.0]]);
         assert_eq!(o, array![2.0, 4.5]);

@@ -6,7 +6,7 @@ use crate::{
     error::ReferenceError,
     gdn::GatedDeltaNet,
     layer::{Layer, LayerRows, Mixer, Mlp},
-    ops::{Linear, Norm},
+    ops::{Linear, Norm, product},
     rows::Rows,
     state::State,
     weights::Checkpoint,
@@ -73,7 +73,7 @@ impl Target {
 
     /// Logits of hidden rows after a final norm, `[rows, vocab]`.
     pub fn logits(&self, hidden: &Array2<f64>) -> Array2<f64> {
-        hidden.dot(&self.head().t())
+        product(hidden, self.head())
     }
 
     /// One pass over all rows.

@@ -53,7 +53,13 @@ impl Mtp {
 
     /// Successive rows: `next_tokens[i]` follows the position of `hidden`'s row `i`. Appends to the state and returns the
     /// head's outputs, `[rows, hidden]`, from which [`Target::logits`] predicts the token after `next_tokens[i]`.
-    pub(crate) fn observe(&self, target: &Target, next_tokens: &[u32], hidden: &Array2<f64>, state: &mut MtpState) -> Array2<f64> {
+    pub(crate) fn observe(
+        &self,
+        target: &Target,
+        next_tokens: &[u32],
+        hidden: &Array2<f64>,
+        state: &mut MtpState,
+    ) -> Array2<f64> {
         let embedded = self.embedding_norm.apply(&target.embed(next_tokens));
         let x = self.fc.apply(&concatenate![Axis(1), embedded, self.hidden_norm.apply(hidden)]);
         let rows = Rows::chain(next_tokens.len(), state.cache.len());

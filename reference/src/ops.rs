@@ -15,12 +15,25 @@ pub struct Linear {
 impl Linear {
     /// `x: [rows, in]`; returns `[rows, out]`.
     pub fn apply(&self, x: &Array2<f64>) -> Array2<f64> {
-        let y = x.as_standard_layout().dot(&self.weight.t());
+        let y = product(x, &self.weight);
         match &self.bias {
             Some(bias) => y + bias,
             None => y,
         }
     }
+}
+
+/// `x W^T`, one dot product per element, so that a row's result knows nothing of the other rows. `x: [rows, in]`,
+/// `weight: [out, in]`; returns `[rows, out]`.
+pub fn product(x: &Array2<f64>, weight: &Array2<f64>) -> Array2<f64> {
+    let x = x.as_standard_layout();
+    let mut y = Array2::zeros((x.nrows(), weight.nrows()));
+    for (w, mut column) in weight.outer_iter().zip(y.columns_mut()) {
+        for (row, value) in x.outer_iter().zip(&mut column) {
+            *value = w.dot(&row);
+        }
+    }
+    y
 }
 
 /// RMSNorm: `x / sqrt(mean(x^2) + eps) * scale`.

@@ -6,7 +6,7 @@
 use crate::{
     attention::{Attention, KvCache},
     error::ReferenceError,
-    layer::{Layer, MixerRows, Mixer, Mlp},
+    layer::{Layer, Mixer, MixerRows, Mlp},
     model::Target,
     ops::{Linear, Norm},
     rows::Rows,

@@ -98,9 +98,9 @@ impl Checkpoint {
 
     fn find(&self, name: &str) -> Result<(&Shard, &Entry), ReferenceError> {
         let shard = self.shard_of.get(name).map(|&i| &self.shards[i]);
-        shard.and_then(|shard| Some((shard, shard.tensors.get(name)?))).ok_or_else(|| {
-            ReferenceError::tensor(&self.folder, name, "is missing", "it in one of the safetensors files")
-        })
+        shard
+            .and_then(|shard| Some((shard, shard.tensors.get(name)?)))
+            .ok_or_else(|| ReferenceError::tensor(&self.folder, name, "is missing", "it in one of the safetensors files"))
     }
 }
 
@@ -166,7 +166,11 @@ impl Shard {
         let length = u64::from_le_bytes(*length);
         let room = bytes.len() - 8;
         let Some(header_len) = usize::try_from(length).ok().filter(|&n| n > 0 && n <= room) else {
-            return Err(ReferenceError::file(&file, format!("a header of {length} bytes"), format!("1 to {room} bytes of header")));
+            return Err(ReferenceError::file(
+                &file,
+                format!("a header of {length} bytes"),
+                format!("1 to {room} bytes of header"),
+            ));
         };
         let data = 8 + header_len;
         let header: Value = serde_json::from_slice(&bytes[8..data])
@@ -186,15 +190,20 @@ impl Shard {
 impl Entry {
     fn read(file: &str, name: &str, value: &Value, available: usize) -> Result<Self, ReferenceError> {
         let wrong = |found: String, expected: String| ReferenceError::tensor(file, name, found, expected);
-        let fields = value.as_object().ok_or_else(|| wrong("is no object in the header".into(), "dtype, shape, data_offsets".into()))?;
+        let fields =
+            value.as_object().ok_or_else(|| wrong("is no object in the header".into(), "dtype, shape, data_offsets".into()))?;
         let dtype = fields.get("dtype").and_then(Value::as_str).unwrap_or("missing").to_owned();
-        let shape = sizes(fields, "shape").ok_or_else(|| wrong("has no usable shape".into(), "a list of whole numbers".into()))?;
+        let shape =
+            sizes(fields, "shape").ok_or_else(|| wrong("has no usable shape".into(), "a list of whole numbers".into()))?;
         let (begin, end) = match sizes(fields, "data_offsets").as_deref() {
             Some(&[begin, end]) if begin <= end => (begin, end),
             _ => return Err(wrong("has no usable data_offsets".into(), "two rising whole numbers".into())),
         };
         if end > available {
-            return Err(wrong(format!("ends at byte {end} of the data"), format!("at most {available} (is the file truncated?)")));
+            return Err(wrong(
+                format!("ends at byte {end} of the data"),
+                format!("at most {available} (is the file truncated?)"),
+            ));
         }
         if let Some(width) = width(&dtype) {
             let bytes = shape.iter().try_fold(width, |product, &n| product.checked_mul(n));
