@@ -6,6 +6,7 @@ use crate::{
     error::{nonnegative, positive},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Measured seconds of a verification pass by rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,20 @@ pub struct Staircase {
 }
 
 impl Staircase {
+    /// Medians of repeated passes, `(rows, seconds)` in any order. Where steps lie between measured counts stays unknown.
+    ///
+    /// Errors: as [`checked`](Self::checked).
+    pub fn measured(name: &str, passes: &[(usize, f64)]) -> Result<Self, SimError> {
+        let mut by_rows: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        passes.iter().for_each(|&(rows, seconds)| by_rows.entry(rows).or_default().push(seconds));
+        let median = |mut seconds: Vec<f64>| {
+            seconds.sort_by(f64::total_cmp);
+            0.5 * (seconds[(seconds.len() - 1) / 2] + seconds[seconds.len() / 2])
+        };
+        let points = by_rows.into_iter().map(|(rows, seconds)| (rows, median(seconds))).collect();
+        Self { name: name.into(), points, steps: None }.checked()
+    }
+
     /// Checks order and values. Errors: no point for one row, rows that do not rise, seconds that are not above zero.
     pub fn checked(self) -> Result<Self, SimError> {
         let error = |reason: String| SimError::Table { name: self.name.clone(), reason };
@@ -179,6 +194,12 @@ impl CostModel {
             nonnegative(&format!("seconds per {what}"), value)?;
         }
         Ok(Self { verify, ..self })
+    }
+
+    /// Reads and checks a JSON file's text. Error: what serde says, with line and column, or the first bad number.
+    pub fn from_json(text: &str) -> Result<Self, SimError> {
+        let parsed: Result<Self, _> = serde_json::from_str(text);
+        parsed.map_err(|e| SimError::Table { name: "cost file".into(), reason: e.to_string() })?.checked()
     }
 
     /// Only a verification table.

@@ -2,6 +2,7 @@
 //! Knows V(n) from a measurement of its own; a constant that the data cannot tell from a step is refused.
 
 use crate::{CostModel, DraftCost, SimError};
+use specdec::RoundRecord;
 
 /// One timed speculative round.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +15,14 @@ pub struct TimedRound {
     pub context: usize,
     /// Seconds of the whole round.
     pub seconds: f64,
+}
+
+impl TimedRound {
+    /// A recorded round of an engine, with the drafter steps it took.
+    pub fn new(record: &RoundRecord, steps: usize) -> Self {
+        let (drafted, seconds) = (record.tree.drafted(), record.times.total_s());
+        Self { drafted, steps, context: record.position as usize, seconds }
+    }
 }
 
 /// A fitted number.
@@ -114,6 +123,20 @@ mod tests {
         assert!((step.value - 0.0015).abs() < 4.0 * step.error && noisy.round_s.error < 4e-4);
         // Triangular noise of half width 3 ms has a root mean square of 3 / sqrt(6) ms.
         assert!((noisy.residual_s - 0.003 / 6f64.sqrt()).abs() < 1e-4);
+    }
+
+    #[test]
+    fn engine_records_become_timed_rounds() {
+        use specdec::{Acceptance, Budget, DraftTree, StageTimes};
+        let record = RoundRecord {
+            position: 120,
+            budget: Budget::new(3).unwrap(),
+            tree: DraftTree::chain(1, &[(2, -0.1), (3, -0.2)]).unwrap(),
+            acceptance: Acceptance { path: vec![1], next_token: 5 },
+            emitted: 2,
+            times: StageTimes { draft_s: 0.5, verify_s: 1.0, ..Default::default() },
+        };
+        assert_eq!(TimedRound::new(&record, 2), TimedRound { drafted: 2, steps: 2, context: 120, seconds: 1.5 });
     }
 
     #[test]

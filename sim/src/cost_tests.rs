@@ -113,3 +113,24 @@ fn contradictory_tables_are_refused_with_a_sentence() {
     let negative = CostModel { round_s: -1.0, ..full(VerifyCost::Table(m3_max(None))) }.checked().unwrap_err().to_string();
     assert_eq!(negative, "seconds per round constant is -1, expected a finite number of at least 0");
 }
+
+#[test]
+fn cost_files_round_trip_and_bad_ones_say_where() {
+    // Dyadic seconds: serde_json reads other decimals within one unit in the last place only.
+    let table = Staircase { name: "t".into(), points: vec![(1, 0.125), (9, 0.25)], steps: Some(vec![9]) };
+    let cost = CostModel { round_s: 0.5, ..CostModel::from_table(table).unwrap() };
+    assert_eq!(CostModel::from_json(&serde_json::to_string(&cost).unwrap()), Ok(cost));
+    let short = r#"{"verify":{"table":{"name":"t","points":[[1,0.03],[17,0.04]]}},"round_s":0.002}"#;
+    assert!((CostModel::from_json(short).unwrap().price(16, 0).unwrap().fixed_s - 0.042).abs() < 1e-12);
+    let typo = CostModel::from_json(&short.replace("round_s", "round")).unwrap_err().to_string();
+    assert!(typo.contains("unknown field `round`") && typo.contains("line 1"), "{typo}");
+    assert!(CostModel::from_json(&short.replace("0.04]", "-1]")).unwrap_err().to_string().contains("17 rows take -1 s"));
+}
+
+#[test]
+fn measured_passes_are_reduced_to_medians() {
+    let passes = [(4, 3.0), (1, 1.0), (4, 2.0), (1, 9.0), (1, 1.2), (4, 50.0), (4, 2.5)];
+    let table = Staircase::measured("runs", &passes).unwrap();
+    assert_eq!(table.points, [(1, 1.2), (4, 2.75)]);
+    assert!(Staircase::measured("runs", &[(2, 1.0)]).is_err());
+}

@@ -90,7 +90,6 @@ const LEAST_RATE: f64 = 1e-7;
 fn candidates(model: &AcceptanceModel, depth: usize, most: usize) -> Vec<(u32, f32)> {
     let mut candidates: Vec<(u32, f32)> = (0..most.min(model.ranks(depth)))
         .map(|rank| (rank, model.rate(depth, rank)))
-        .take_while(|c| c.1 > 0.0)
         .filter(|c| c.1 >= LEAST_RATE)
         .map(|(rank, rate)| (rank as u32, rate.ln().min(0.0) as f32))
         .collect();

@@ -7,7 +7,10 @@ use crate::Law;
 pub(crate) type Observation = Option<(usize, usize)>;
 
 /// Rounds of expectation and maximisation; the likelihood rises in every one and has settled long before.
-const ITERATIONS: usize = 300;
+const ITERATIONS: usize = 200;
+
+/// A smaller rise of the log-likelihood moves parameters far below their standard errors.
+const SETTLED: f64 = 1e-4;
 
 /// Fits regimes to stretches of consecutive positions; returns the law (easy first) and its log-likelihood.
 pub(crate) fn fit_markov(sequences: &[Vec<Observation>]) -> (Law, f64) {
@@ -22,7 +25,7 @@ pub(crate) fn fit_markov(sequences: &[Vec<Observation>]) -> (Law, f64) {
         let mut counts = Counts::default();
         let before = log_likelihood;
         log_likelihood = sequences.iter().map(|s| counts.add(s, alpha, leave)).sum();
-        if log_likelihood - before < 1e-9 {
+        if log_likelihood - before < SETTLED {
             break;
         }
         for s in 0..2 {

@@ -2,7 +2,7 @@
 //! Turns a profile and a model's size into a roofline. Knows no acceptance.
 
 use crate::{
-    CostModel, SimError,
+    CostModel, ModelSize, SimError,
     cost::{ContextCost, DraftCost, Roofline, Staircase, VerifyCost},
 };
 use serde::{Deserialize, Serialize};
@@ -74,21 +74,6 @@ pub enum Arithmetic {
     Fp16,
 }
 
-/// A model as a roofline sees it. Weights are counted once per row, bytes once per pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ModelSize {
-    /// Bytes of weights a pass reads, LM head excluded.
-    pub weight_bytes: f64,
-    /// Weights, LM head excluded.
-    pub weights: f64,
-    /// Bytes of the LM head.
-    pub head_bytes: f64,
-    /// Weights of the LM head.
-    pub head_weights: f64,
-    /// Bytes of keys and values per context token.
-    pub kv_bytes_per_token: f64,
-}
-
 /// Weights of Llama-2-7B, for rates from its prefill benchmark.
 const LLAMA2_7B_WEIGHTS: f64 = 6.74e9;
 
@@ -128,17 +113,22 @@ impl Profile {
         efficiency: f64,
     ) -> Result<CostModel, SimError> {
         let bytes_per_s = self.bandwidth_gb_s.value * 1e9 * efficiency;
+        let macs_per_s = self.macs_per_s(arithmetic)? * efficiency;
         let roofline = Roofline {
             weight_bytes: model.weight_bytes,
             weights: model.weights,
             head_bytes: model.head_bytes,
             head_weights: model.head_weights,
             bytes_per_s,
-            macs_per_s: self.macs_per_s(arithmetic)? * efficiency,
+            macs_per_s,
             row_tile,
-            fixed_s: 0.0,
+            fixed_s: 2.0 * model.state_bytes / bytes_per_s,
         };
-        let context = ContextCost { token_s: model.kv_bytes_per_token / bytes_per_s, ..Default::default() };
+        let context = ContextCost {
+            token_s: model.kv_bytes_per_token / bytes_per_s,
+            row_token_s: model.attention_macs / macs_per_s,
+            draft_token_s: 0.0,
+        };
         CostModel { verify: VerifyCost::Roofline(roofline), draft: DraftCost::default(), round_s: 0.0, switch_s: 0.0, context }
             .checked()
     }

@@ -93,7 +93,7 @@ impl Replay {
     }
 
     /// Tokens per pass of the walk over the recorded text that a budget would have made: the text does not depend on the
-    /// budget, so this is exact for this text. Rounds cut by the end of a prompt's lines are left out. `None` when not dense.
+    /// budget, so this is exact for this text. The last round of a prompt counts whole. `None` when not dense.
     pub fn walked_tau(&self, budget: Budget) -> Option<f64> {
         self.dense.then(|| {
             let (mut tokens, mut rounds) = (0, 0);

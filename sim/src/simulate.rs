@@ -27,9 +27,31 @@ pub enum Source<'a> {
     Trace {
         /// Prepared trace.
         replay: &'a Replay,
-        /// True when every node of a chain is a drafter step; block drafters have none.
-        step_per_node: bool,
+        /// Sequential steps of its drafter.
+        steps: DrafterSteps,
     },
+}
+
+/// Sequential drafter steps behind a recorded tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrafterSteps {
+    /// One pass fills the tree: DFlash, n-gram.
+    Block,
+    /// Every node is a step: MTP.
+    PerNode,
+    /// The tree grows in batches of this many nodes: Weaver, `ceil(budget / batch)` (arXiv 2607.06763).
+    Batches(NonZeroUsize),
+}
+
+impl DrafterSteps {
+    /// Steps for a tree of `nodes`.
+    fn of(self, nodes: usize) -> usize {
+        match self {
+            Self::Block => 0,
+            Self::PerNode => nodes,
+            Self::Batches(batch) => nodes.div_ceil(batch.get()),
+        }
+    }
 }
 
 /// How much to play.
@@ -168,9 +190,9 @@ impl<'a> Menu<'a> {
                 let prices: Result<Vec<_>, _> = (0..=most).map(price).collect();
                 (shape.clone(), Some(Walk::new(model, &shape)), prices?)
             }
-            Source::Trace { replay, step_per_node } => {
+            Source::Trace { replay, steps } => {
                 let largest = replay.prompts().iter().flatten().map(|r| r.drafted()).max().unwrap_or(0).min(most);
-                let prices: Result<Vec<_>, _> = (0..=largest).map(|n| cost.price(n, if step_per_node { n } else { 0 })).collect();
+                let prices: Result<Vec<_>, _> = (0..=largest).map(|n| cost.price(n, steps.of(n))).collect();
                 (crate::Shape::root(), None, prices?)
             }
         };

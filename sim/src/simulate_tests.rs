@@ -163,7 +163,7 @@ fn a_trace_and_its_law_give_the_same_figures() {
     let shape = kind.grow(&law, 32, 15).shape;
     let trace = SyntheticTrace { model: &law, shape: &shape, prompts: 8, tokens: 400, dense: false, seed: 3 }.draw().unwrap();
     let replay = Replay::new(&trace, &kind, 15).unwrap();
-    let source = Source::Trace { replay: &replay, step_per_node: false };
+    let source = Source::Trace { replay: &replay, steps: DrafterSteps::Block };
     for n in [0, 3, 8, 16, 32] {
         let got = simulate(source, &cost, &fixed(n), &run(1)).unwrap();
         assert!((got.tau - law.tau(&kind.grow(&law, n, 15).shape)).abs() < 1e-5, "{n}: {}", got.tau);
@@ -181,4 +181,28 @@ fn what_was_not_measured_is_refused() {
     assert!(simulate(source, &cost, &fixed(8), &run(1)).is_ok());
     assert!(matches!(simulate(source, &cost, &fixed(9), &run(1)), Err(SimError::Unmeasured { rows: 10, .. })));
     assert!(simulate(source, &cost, &fixed(8), &Run { prompts: 0, ..run(1) }).is_err());
+}
+
+/// A 95 % interval covers the truth in 95 of 100 repetitions; 200 repetitions allow 88 to 99 % with five standard errors.
+/// Rounds taken for independent would cover far less: that arm must fail the same bound.
+#[test]
+fn intervals_clustered_by_prompt_cover_the_truth() {
+    let (law, kind, cost) = (model("beta-prompt:0.7,8"), ShapeKind::Chain, stairs());
+    let exact = law.tau(&Shape::chain(8));
+    let source = Source::Model { model: &law, kind: &kind, max_depth: 32 };
+    let (mut clustered, mut naive) = (0, 0);
+    for repetition in 0..200 {
+        let got = simulate(source, &cost, &fixed(8), &Run { prompts: 40, rounds_per_prompt: 60, repetition, ..run(1) }).unwrap();
+        clustered += u32::from(got.tau_ci.unwrap().contains(exact));
+        // Tokens of a round spread by less than 3; independent rounds would have this standard error at most.
+        naive += u32::from((got.tau - exact).abs() < 1.96 * 3.0 / got.rounds.sqrt());
+    }
+    assert!((176..=198).contains(&clustered), "{clustered} of 200");
+    assert!(naive < 176, "{naive} of 200");
+}
+
+#[test]
+fn drafter_steps_are_priced_by_drafter() {
+    let batches = DrafterSteps::Batches(NonZeroUsize::new(4).unwrap());
+    assert_eq!([DrafterSteps::Block, DrafterSteps::PerNode, batches].map(|s| s.of(9)), [0, 9, 3]);
 }

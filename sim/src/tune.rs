@@ -2,7 +2,7 @@
 //! best, or off. Too little data is refused with the number of prompts that are missing. Plays rounds through `simulate`.
 
 use crate::{
-    AcceptanceModel, CostModel, Interval, Policy, Replay, Run, ShapeKind, SimError, Source,
+    AcceptanceModel, CostModel, DrafterSteps, Interval, Policy, Replay, Run, ShapeKind, SimError, Source, Trace,
     simulate::{PromptSums, play},
     statistics::{Resamples, middle},
 };
@@ -14,7 +14,12 @@ pub enum Workload<'a> {
     /// A law of acceptance: every shape can be grown.
     Model(&'a AcceptanceModel),
     /// A recorded trace: chain and best-first only.
-    Trace(&'a crate::Trace),
+    Trace {
+        /// Trace.
+        trace: &'a Trace,
+        /// Sequential steps of its drafter.
+        steps: DrafterSteps,
+    },
 }
 
 /// What to try and how sure to be.
@@ -100,15 +105,15 @@ pub fn tune(workload: Workload, cost: &CostModel, options: &TuneOptions) -> Resu
     let mut played: Vec<(ShapeKind, Budget, Vec<PromptSums>)> = Vec::new();
     for shape in &options.shapes {
         let replay = match workload {
-            Workload::Trace(trace) => Some(Replay::new(trace, shape, options.max_depth)?),
+            Workload::Trace { trace, .. } => Some(Replay::new(trace, shape, options.max_depth)?),
             Workload::Model(_) => None,
         };
         let skip = usize::from(!played.is_empty());
         for budget in Budget::all().skip(skip) {
             let source = match (workload, &replay) {
                 (Workload::Model(model), _) => Source::Model { model, kind: shape, max_depth: options.max_depth },
-                (_, Some(replay)) => Source::Trace { replay, step_per_node: *shape == ShapeKind::Chain },
-                _ => continue,
+                (Workload::Trace { steps, .. }, Some(replay)) => Source::Trace { replay, steps },
+                (Workload::Trace { .. }, None) => continue,
             };
             played.push((shape.clone(), budget, play(source, cost, &Policy::Fixed(budget), &options.run)?));
         }

@@ -114,7 +114,7 @@ fn a_trace_is_tuned_like_its_law() {
     let trace = SyntheticTrace { model: &law, shape: &shape, prompts: 12, tokens: 300, dense: false, seed: 6 }.draw().unwrap();
     let stairs = cost(|rows| 1.0 + 0.4 * ((rows - 1) / 8) as f64);
     let options = options(12, 0, &["best-first", "chain"]);
-    let tuning = tune(Workload::Trace(&trace), &stairs, &options).unwrap();
+    let tuning = tune(Workload::Trace { trace: &trace, steps: DrafterSteps::Block }, &stairs, &options).unwrap();
     for p in &tuning.curve[1..] {
         let exact = law.tau(&p.shape.grow(&law, p.budget.nodes(), 15).shape);
         // A trace holds as long a chain as its tree is deep.

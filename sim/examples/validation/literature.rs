@@ -396,7 +396,7 @@ pub fn findings() -> Vec<String> {
         "In the same table \"block\" counts the root: acceptance comes out only with drafts = block - 1. Tools that take it as drafts are off by one.",
         "A tau of 2.67 for the DFlash chain, quoted by one survey for DFlash-TfM, contradicts the paper's own 3.50x: a speedup cannot exceed tau. It may\n  \
          count accepted drafts without the bonus token.",
-        "MT-Bench is a fifth slower than its tau says in DFlash's table A, and so is the fifth set of CAST (said to be MT-Bench), but EAGLE-3 on the same\n  \
+        "MT-Bench is a fifth slower than its tau says in DFlash's table A, and so is the fifth set of CAST (probably MT-Bench), but EAGLE-3 on the same\n  \
          host only by 3 to 4 %. A share of 3 to 9 % of the plain time that drafting does not shorten (prompt passes of short answers) would explain all\n  \
          of it; the sources do not say. Compare decode speed, not end to end.",
         "Per-position figures of vLLM are shares of rounds, those of EAGLE are conditional rates. The two read as each other give tau 3.11 or 2.78 for\n  \
