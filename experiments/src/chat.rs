@@ -3,7 +3,11 @@
 
 use crate::text::Text;
 use anyhow::{Context, Result, anyhow, bail};
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, syntax::SyntaxConfig, value::{Kwargs, Serde}};
+use minijinja::{
+    Environment, Error, ErrorKind, UndefinedBehavior, Value,
+    syntax::SyntaxConfig,
+    value::{Kwargs, Serde},
+};
 use serde::Serialize;
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -86,7 +90,8 @@ impl Chat {
         if !text.markers().any(|(marker, ..)| all.contains(marker)) {
             return text.encode(&self.render(messages, extra)?);
         }
-        let breaker = ('\u{E000}'..='\u{F8FF}').find(|c| !all.contains(*c)).context("the message uses every private character")?;
+        let breaker =
+            ('\u{E000}'..='\u{F8FF}').find(|c| !all.contains(*c)).context("the message uses every private character")?;
         let broken: Vec<Message> = messages
             .iter()
             .map(|m| Message { role: m.role.clone(), content: break_markers(&m.content, text, breaker) })

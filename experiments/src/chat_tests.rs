@@ -21,8 +21,7 @@ fn template(source: &str) -> Chat {
 fn recorded_chat_cases_are_reproduced() {
     let dir = folder("tests/fixtures/qwen35-tiny-a");
     let (chat, text) = (Chat::load(&dir).unwrap(), Text::load(&dir).unwrap());
-    let recorded: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(dir.join("reference.json")).unwrap()).unwrap();
+    let recorded: serde_json::Value = serde_json::from_str(&fs::read_to_string(dir.join("reference.json")).unwrap()).unwrap();
     let cases = recorded["chat_cases"].as_array().unwrap();
     assert!(cases.len() >= 3);
     for case in cases {

@@ -85,11 +85,7 @@ impl Engine {
     }
 
     /// Answers a request with a budget chosen for every round. Error: the reference engine does not measure its costs.
-    pub fn generate_auto(
-        &self,
-        request: &GenerateRequest,
-        emit: &mut dyn FnMut(Token) -> ControlFlow<()>,
-    ) -> Result<Generation> {
+    pub fn generate_auto(&self, request: &GenerateRequest, emit: &mut dyn FnMut(Token) -> ControlFlow<()>) -> Result<Generation> {
         Ok(self.fast("--budget auto")?.generate_auto(request, emit)?)
     }
 

@@ -81,7 +81,11 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let advice = advice(&trials);
     let report = Report { model: dir, cost, trials, advice };
     let mut out = Output::stdout();
-    if args.json { out.json(&report)? } else { report.print(&mut out)? }
+    if args.json {
+        out.json(&report)?
+    } else {
+        report.print(&mut out)?
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -145,7 +149,9 @@ const NOISE: f64 = 1.03;
 fn advice(trials: &[Trial]) -> String {
     let tried = trials.iter().filter_map(|t| Some((t, t.expected_speedup?)));
     match tried.max_by(|a, b| a.1.total_cmp(&b.1)) {
-        None => "the trial ended with its first token, so it says nothing about drafting: give a prompt with a longer answer".into(),
+        None => {
+            "the trial ended with its first token, so it says nothing about drafting: give a prompt with a longer answer".into()
+        }
         Some((t, gain)) if gain > NOISE => format!(
             "use --drafter {} --budget {}: {:.2} tokens per pass at {:.2} plain passes a round make it about {gain:.2} times as fast as plain decoding on this prompt",
             t.drafter,
@@ -176,7 +182,8 @@ impl Report {
             let cell = |(j, &s): (usize, &f64)| format!("{:>2}: {:>6} ({:.2})", 8 * i + j + 1, ms(s), s / cost.plain_s);
             out.line(chunk.iter().enumerate().map(cell).collect::<Vec<_>>().join("  "))?;
         }
-        let header = ["drafter", "budget", "round ms", "pays above tokens/pass", "or chain acceptance", "tokens/pass here", "speed"];
+        let header =
+            ["drafter", "budget", "round ms", "pays above tokens/pass", "or chain acceptance", "tokens/pass here", "speed"];
         let mut rows = vec![header.map(str::to_owned).to_vec()];
         for t in &self.trials {
             let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.2}"));

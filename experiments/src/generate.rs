@@ -14,9 +14,7 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use specdec::{
-    Budget, DflashConfig, DrafterKind, FinishReason, GenerateRequest, RequestError, SamplingOptions, SamplingParams,
-};
+use specdec::{Budget, DflashConfig, DrafterKind, FinishReason, GenerateRequest, RequestError, SamplingOptions, SamplingParams};
 use std::{
     collections::BTreeMap,
     fs,
@@ -28,7 +26,9 @@ use std::{
 
 /// Arguments of `straw generate`.
 #[derive(Args, Debug)]
-#[command(after_help = "Example: straw generate -m \"Write a python function to merge two sorted lists\" --drafter weaver --budget 16")]
+#[command(
+    after_help = "Example: straw generate -m \"Write a python function to merge two sorted lists\" --drafter weaver --budget 16"
+)]
 pub struct GenerateArgs {
     /// The user's message; - reads it from stdin
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]

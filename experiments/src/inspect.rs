@@ -226,11 +226,7 @@ fn bytes_read(config: &ModelConfig, target: &Checkpoint) -> u64 {
     target.entries().filter(|e| kind(e) == Kind::Target).map(bytes).sum()
 }
 
-fn drafter_config<T>(
-    dir: &Path,
-    part: &str,
-    parse: impl Fn(&str) -> Result<T, specdec::ConfigError>,
-) -> Result<Option<T>> {
+fn drafter_config<T>(dir: &Path, part: &str, parse: impl Fn(&str) -> Result<T, specdec::ConfigError>) -> Result<Option<T>> {
     let path = dir.join(part).join("config.json");
     if !path.is_file() {
         return Ok(None);

@@ -190,8 +190,8 @@ fn convert(from: &Path, out: &Path, part: &'static str, source: Checkpoint) -> R
     plan.sort_by(|a, b| b.dtype.bitsize().cmp(&a.dtype.bitsize()).then(a.name.cmp(&b.name)));
     fs::create_dir_all(out).with_context(|| out.display().to_string())?;
     let weights = Partial::new(out.join("model.safetensors"));
-    let relative_rms_error = write_weights(&weights.path, &source, &mut plan)
-        .with_context(|| format!("writing {}", weights.name.display()))?;
+    let relative_rms_error =
+        write_weights(&weights.path, &source, &mut plan).with_context(|| format!("writing {}", weights.name.display()))?;
     weights.finish()?;
     write(&out.join("config.json"), format!("{}\n", serde_json::to_string_pretty(&config)?).as_bytes())?;
     let count = |f: Fate| source.entries().filter(|e| fate(e) == f).count();

@@ -152,8 +152,7 @@ mod tests {
     #[test]
     fn one_token_has_no_passes_and_no_rates_of_them() {
         let tokens = vec![Token { id: 1, log_prob: -0.5 }];
-        let one =
-            Generation { tokens, rounds: vec![], finish_reason: FinishReason::Length, prefill_s: 0.5, decode_s: 0.0 };
+        let one = Generation { tokens, rounds: vec![], finish_reason: FinishReason::Length, prefill_s: 0.5, decode_s: 0.0 };
         let stats = Statistics::new(10, &one, None);
         assert_eq!((stats.passes, stats.tokens_per_forward_pass, stats.generation_tokens_per_s), (0, None, None));
         assert_eq!(stats.prefill_tokens_per_s, Some(20.0));

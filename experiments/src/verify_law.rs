@@ -46,7 +46,10 @@ pub fn run(args: &LawArgs) -> Result<ExitCode> {
     }
     out.line(table(&rows).join("\n"))?;
     let exact = if report.arithmetic_exact { "every fraction met exactly" } else { "a fraction is not met" };
-    out.line(format_args!("{} cases; the cases' own figures: worst error {:.1e}, {exact}", report.cases, report.arithmetic_max_abs_error))?;
+    out.line(format_args!(
+        "{} cases; the cases' own figures: worst error {:.1e}, {exact}",
+        report.cases, report.arithmetic_max_abs_error
+    ))?;
     let verdict = if report.failed() { "FAILED" } else { "every rule that claims losslessness is lossless" };
     out.line(verdict)?;
     Ok(code)
