@@ -2,6 +2,7 @@
 //! Knows V(n) from a measurement of its own; a constant that the data cannot tell from a step is refused.
 
 use crate::{CostModel, DraftCost, SimError};
+use serde::Serialize;
 use specdec::RoundRecord;
 
 /// One timed speculative round.
@@ -26,7 +27,7 @@ impl TimedRound {
 }
 
 /// A fitted number.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fitted {
     /// Estimate.
     pub value: f64,
@@ -36,7 +37,7 @@ pub struct Fitted {
 
 /// What a round costs beyond V(n). A drafter's pass and the round's own constant appear once per round alike, so only their
 /// sum can be known from totals.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CostFit {
     /// Seconds per speculative round: drafter pass and round constant.
     pub round_s: Fitted,

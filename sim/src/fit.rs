@@ -7,10 +7,12 @@ use crate::{
     statistics::{chi_square_tail, ln_gamma},
     trace::TraceRound,
 };
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Which law to fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Family {
     /// One rate.
     Constant,
@@ -33,7 +35,7 @@ impl Family {
 }
 
 /// A fitted law.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelFit {
     /// Family.
     pub family: Family,
@@ -55,7 +57,7 @@ pub struct ModelFit {
 
 /// Pearson's test on counts of accepted lengths, cells pooled from the deep end to an expectation of 5. It takes rounds for
 /// independent: where difficulty lasts longer than a round the p-value is too small.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Goodness {
     /// `(counted, expected)` rounds per pooled cell, from length 0.
     pub cells: Vec<(f64, f64)>,

@@ -3,6 +3,7 @@
 //! Reports the drafter steps a growth takes; knows no cost.
 
 use crate::{AcceptanceModel, Shape, SimError, sequoia::sequoia};
+use serde::{Serialize, Serializer};
 use specdec::{DraftTree, Frontier, GrowPlan};
 use std::{fmt, str::FromStr};
 
@@ -123,6 +124,12 @@ impl fmt::Display for ShapeKind {
             Self::Sequoia => f.write_str("sequoia"),
             Self::Fixed(shape) => write!(f, "fixed:{}", shape.drafted()),
         }
+    }
+}
+
+impl Serialize for ShapeKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

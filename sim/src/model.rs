@@ -7,14 +7,16 @@ use crate::{
     Shape, SimError,
     error::{positive, probability},
 };
+use serde::Serialize;
 
 /// A checked law of acceptance.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AcceptanceModel(Law);
 
 /// The laws. Where a law knows one rate per position only, rank `r` hits with `alpha (1 - alpha)^r`: every further choice
 /// hits what is left with the same rate, so that `k` choices cover `1 - (1 - alpha)^k` (independent tries).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Law {
     /// One rate everywhere.
     Constant {
@@ -54,7 +56,8 @@ pub enum Law {
 }
 
 /// How long a drawn difficulty lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// One round.
     Round,

@@ -8,6 +8,7 @@ use crate::{
     trace::{TraceRound, TreeNoise},
 };
 use specdec::Budget;
+use std::ops::Range;
 
 /// A trace prepared for one family of trees: nodes in the order in which budgets add them.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,8 +20,6 @@ pub struct Replay {
 /// One recorded root.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayRound {
-    /// Absolute position of the root.
-    pub(crate) position: u64,
     /// Tokens before the root.
     pub(crate) context: usize,
     /// `[n]` = expected tokens at budget `n` (bonus included), `n` from 0 to the recorded nodes.
@@ -85,6 +84,12 @@ impl Replay {
         self.dense
     }
 
+    /// Only the rounds whose context length lies in the band: the rows of a table over context. Not dense any more.
+    pub fn in_context(&self, band: Range<usize>) -> Self {
+        let keep = |rounds: &Vec<ReplayRound>| rounds.iter().filter(|r| band.contains(&r.context)).cloned().collect();
+        Self { prompts: self.prompts.iter().map(keep).collect(), dense: false }
+    }
+
     /// Mean expected tokens per pass over all recorded roots at a budget, bonus included. On a trace that is not dense the
     /// roots are those of the recording.
     pub fn tau(&self, budget: Budget) -> f64 {
@@ -138,7 +143,7 @@ fn prepare(round: &TraceRound, chain: bool, max_depth: usize, greedy: bool, real
     }
     let place = |row: &usize| order.iter().position(|o| o == row).map(|i| i + 1);
     let accepted = round.accepted.iter().map_while(place).collect();
-    ReplayRound { position: round.position, context: round.context as usize, tau, seen, accepted }
+    ReplayRound { context: round.context as usize, tau, seen, accepted }
 }
 
 #[cfg(test)]

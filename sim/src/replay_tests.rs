@@ -88,6 +88,18 @@ fn a_dense_walk_is_right_where_spans_move_the_roots() {
 }
 
 #[test]
+fn context_bands_share_out_the_rounds() {
+    let law = model("constant:0.7");
+    let shape = ShapeKind::BestFirst.grow(&law, 8, 15).shape;
+    let trace = SyntheticTrace { model: &law, shape: &shape, prompts: 3, tokens: 200, dense: true, seed: 1 }.draw().unwrap();
+    let replay = Replay::new(&trace, &ShapeKind::BestFirst, 15).unwrap();
+    let count = |r: &Replay| r.prompts().iter().map(Vec::len).sum::<usize>();
+    let (low, high) = (replay.in_context(0..50), replay.in_context(50..usize::MAX));
+    assert_eq!((count(&replay), count(&low), count(&high)), (600, 150, 450));
+    assert!(!low.is_dense() && replay.is_dense());
+}
+
+#[test]
 fn budget_zero_is_one_token_per_pass() {
     let law = model("constant:0.7");
     let shape = ShapeKind::BestFirst.grow(&law, 32, 15).shape;

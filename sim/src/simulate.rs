@@ -8,6 +8,7 @@ use crate::{
     sampler::{Sampler, Walk},
     statistics::{Resamples, middle},
 };
+use serde::Serialize;
 use specdec::Budget;
 use std::num::NonZeroUsize;
 
@@ -72,7 +73,7 @@ pub struct Run {
 }
 
 /// Sums of one prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PromptSums {
     /// Target passes.
     pub rounds: f64,
@@ -87,7 +88,7 @@ pub struct PromptSums {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Tokens per target pass, bonus token included (specdec's tau).
     pub tau: f64,

@@ -2,9 +2,10 @@
 //! Knows sums per prompt, not what they count.
 
 use crate::randomness::{below, stream};
+use serde::Serialize;
 
 /// A 95 % interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// 2.5 % point.
     pub low: f64,

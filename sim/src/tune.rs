@@ -6,6 +6,7 @@ use crate::{
     simulate::{PromptSums, play},
     statistics::{Resamples, middle},
 };
+use serde::Serialize;
 use specdec::Budget;
 
 /// One workload to tune for.
@@ -47,7 +48,7 @@ impl TuneOptions {
 }
 
 /// One configuration's figures.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CurvePoint {
     /// Family of trees.
     pub shape: ShapeKind,
@@ -72,7 +73,7 @@ pub struct CurvePoint {
 }
 
 /// The tuner's answer.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tuning {
     /// Every configuration: budget 0 first, then shape by shape.
     pub curve: Vec<CurvePoint>,

@@ -35,6 +35,8 @@ fn the_curve_is_whole_and_its_best_is_the_closed_forms_best() {
     let best = (3..=32).max_by(|&a, &b| exact(a).total_cmp(&exact(b))).unwrap();
     assert_eq!((best, tuning.curve[tuning.fastest].budget.nodes()), (7, 7));
     assert_eq!(tuning.curve[0].speedup_ci, Interval { low: 1.0, high: 1.0 });
+    let json = serde_json::to_value(&tuning).unwrap();
+    assert_eq!((json["curve"][30]["shape"].as_str(), json["curve"][30]["budget"].as_u64()), (Some("chain"), Some(32)));
     for p in &tuning.curve[1..] {
         assert!((p.tokens_per_s / exact(p.budget.nodes()) - 1.0).abs() < 0.03);
         assert!((p.break_even_tau - cost.verify_s(p.budget.rows()).unwrap()).abs() < 1e-9);
