@@ -54,11 +54,11 @@ impl Case {
                 let (q, k) = (&i.q[at + key_head * d.key_dim..], &i.k[at + key_head * d.key_dim..]);
                 let v = &i.v[at + head * d.value_dim..];
                 let (alpha, beta) = (self.alpha[row * d.value_heads + head], self.beta[row * d.value_heads + head]);
-                for j in 0..d.value_dim {
+                for (j, v_j) in v.iter().enumerate().take(d.value_dim) {
                     let cell = |n: usize| (head * d.key_dim + n) * d.value_dim + j;
                     (0..d.key_dim).for_each(|n| state[cell(n)] *= alpha);
                     let m = (0..d.key_dim).fold(0f32, |m, n| k[n].mul_add(state[cell(n)], m));
-                    let u = beta * (v[j] - m);
+                    let u = beta * (v_j - m);
                     (0..d.key_dim).for_each(|n| state[cell(n)] = k[n].mul_add(u, state[cell(n)]));
                     out.push((0..d.key_dim).fold(0f32, |o, n| q[n].mul_add(state[cell(n)], o)));
                 }

@@ -11,7 +11,7 @@ const EXP_HIGH: f32 = 88.376;
 /// ln(2^-126), below which exp is subnormal and therefore 0.
 const EXP_LOW: f32 = -87.336_54;
 /// ln 2 in two parts: the first has 9 significant bits, so that its product with |n| <= 128 is exact.
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Least maximum relative error for (e^r - 1 - r) / r^2 on |r| <= ln(2)/2: 2^-28.3.
 const EXP: [f32; 5] = [0.001_381_453_9, 0.008_368_745, 0.041_668_39, 0.166_665_21, 0.499_999_94];

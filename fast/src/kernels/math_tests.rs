@@ -4,7 +4,7 @@ use super::*;
 use crate::kernels::flush::FlushGuard;
 use std::hint::black_box;
 
-/// Every `STRIDE`-th bit pattern is tried: about a million per function. docs/numerics.md has figures at stride 1.
+/// Every `STRIDE`-th bit pattern of either sign is tried: about two million per function.
 const STRIDE: usize = 2003;
 
 /// The largest error over all x in `from..to`, in units of the last place of the exact value, and where it is.
@@ -44,7 +44,7 @@ fn errors_stay_below_the_stated_bounds() {
     check("sigmoid", -87.0..90.0, sigmoid, |x| 1.0 / (1.0 + (-x).exp()), 2.1);
     check("silu", -87.0..1e30, silu, |x| x / (1.0 + (-x).exp()), 2.1);
     check("softplus", -90.0..1e30, softplus, |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), 2.0);
-    check("rsqrt", f32::MIN_POSITIVE..f32::MAX, rsqrt, |x| 1.0 / x.sqrt(), 1.0);
+    check("rsqrt", f32::MIN_POSITIVE..f32::MAX, rsqrt, |x| 1.0 / x.sqrt(), 1.5);
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Worker threads for the kernels: one job at a time, cut into static parts, nothing allocated per call.
-//! Workers spin for a while and then park. Every part runs with subnormals flushed. Results cannot depend on the number
-//! of threads, because kernels write disjoint outputs and reduce nothing across parts.
+//! Whoever is awake takes the next part, so a worker that the system keeps waiting delays nobody. Workers spin for a while
+//! and then park. Every part runs with subnormals flushed. Results cannot depend on the number of threads or on who ran what,
+//! because kernels write disjoint outputs and reduce nothing across parts.
 
 use super::flush::FlushGuard;
 use super::lanes::Isa;
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 
@@ -30,18 +31,36 @@ struct Worker {
 type Job = dyn Fn(usize) + Sync;
 
 struct Board {
-    epoch: AtomicUsize,
-    running: AtomicUsize,
+    /// Of the current job: its number, its parts, the next part to take ([`Ticket`]).
+    ticket: AtomicU64,
+    /// Parts finished.
+    done: AtomicUsize,
     panicked: AtomicBool,
     closing: AtomicBool,
     job: UnsafeCell<Option<*const Job>>,
 }
 
-// SAFETY: `job` is written only by the caller that holds `turn`, before the release store of `epoch`, and read by workers
-// after the acquire load of it; it is not written again until every worker has counted itself out of `running`.
+// SAFETY: `job` is written only by the caller that holds `turn`, while no part is untaken or unfinished, before the release
+// store of `ticket`; it is read only by whoever has taken a part of that ticket, and the caller waits for every part.
 unsafe impl Sync for Board {}
 // SAFETY: as above; the pointer is used only while the closure it points to is borrowed by `Pool::run`.
 unsafe impl Send for Board {}
+
+/// 32 bits of job number, so that a late worker's exchange fails; 16 bits of parts; 16 bits of the next part.
+#[derive(Clone, Copy)]
+struct Ticket(u64);
+
+impl Ticket {
+    fn new(after: Self, parts: usize) -> Self {
+        Self(((after.0 >> 32) + 1) << 32 | (parts as u64) << 16)
+    }
+    fn parts(self) -> u64 {
+        self.0 >> 16 & 0xffff
+    }
+    fn next(self) -> u64 {
+        self.0 & 0xffff
+    }
+}
 
 impl Pool {
     /// `threads` threads, the caller included; 0 means one per core. Kernels use the widest instruction set found.
@@ -53,9 +72,10 @@ impl Pool {
     pub(crate) fn with_isa(threads: usize, isa: Isa) -> Self {
         assert!(isa.available(), "the processor lacks {isa:?}");
         let threads = if threads == 0 { thread::available_parallelism().map_or(1, usize::from) } else { threads };
+        let threads = threads.min(0xffff);
         let board = Arc::new(Board {
-            epoch: AtomicUsize::new(0),
-            running: AtomicUsize::new(0),
+            ticket: AtomicU64::new(0),
+            done: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             job: UnsafeCell::new(None),
@@ -65,7 +85,7 @@ impl Pool {
                 let board = Arc::clone(&board);
                 let named = thread::Builder::new().name(format!("straw-{part}"));
                 // A machine that refuses a thread gets a smaller pool: results do not depend on it.
-                named.spawn(move || work(&board, part)).ok()
+                named.spawn(move || work(&board)).ok()
             })
             .map(|handle| Worker { thread: handle.thread().clone(), handle: Some(handle) })
             .collect();
@@ -92,46 +112,35 @@ impl Pool {
             let _flush = FlushGuard::new();
             job(0, 0..items);
         } else {
-            self.run(&|part| {
-                if part < parts {
-                    job(part, cut(part)..cut(part + 1));
-                }
-            });
+            self.run(parts, &|part| job(part, cut(part)..cut(part + 1)));
         }
     }
 
-    fn run(&self, job: &(dyn Fn(usize) + Sync + '_)) {
+    fn run(&self, parts: usize, job: &(dyn Fn(usize) + Sync + '_)) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only the lifetime changes. `run` returns after every worker has left the job, so the pointer is never
-        // used after the borrow ends; `turn` keeps other callers away meanwhile.
-        let job_ptr = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync + '_), &'static Job>(job) };
-        // SAFETY: no worker reads `job` now: all of them have left the former one.
-        unsafe { *self.board.job.get() = Some(job_ptr) };
-        self.board.running.store(self.workers.len(), Ordering::Relaxed);
-        self.board.epoch.fetch_add(1, Ordering::Release);
-        for worker in &self.workers {
+        // SAFETY: only the lifetime changes. `run` returns after every part has ended, so the pointer is never used after
+        // the borrow ends; `turn` keeps other callers away meanwhile.
+        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync + '_), &'static Job>(job) };
+        // SAFETY: nobody reads `job` now: all parts of the former ticket have ended.
+        unsafe { *self.board.job.get() = Some(job) };
+        self.board.done.store(0, Ordering::Relaxed);
+        let former = Ticket(self.board.ticket.load(Ordering::Relaxed));
+        self.board.ticket.store(Ticket::new(former, parts).0, Ordering::Release);
+        for worker in self.workers.iter().take(parts - 1) {
             worker.thread.unpark();
         }
-        let own = catch_unwind(AssertUnwindSafe(|| {
-            let _flush = FlushGuard::new();
-            job(0);
-        }));
+        while self.board.take_part() {}
         let mut spins = 0;
-        while self.board.running.load(Ordering::Acquire) > 0 {
+        while self.board.done.load(Ordering::Acquire) < parts {
             wait(&mut spins, thread::yield_now);
         }
-        let panicked = self.board.panicked.swap(false, Ordering::Relaxed);
-        if let Err(panic) = own {
-            resume_unwind(panic);
-        }
-        assert!(!panicked, "a kernel panicked on a worker thread");
+        assert!(!self.board.panicked.swap(false, Ordering::Relaxed), "a kernel panicked, see the message above");
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.board.closing.store(true, Ordering::Relaxed);
-        self.board.epoch.fetch_add(1, Ordering::Release);
+        self.board.closing.store(true, Ordering::Release);
         for worker in &mut self.workers {
             worker.thread.unpark();
             if let Some(handle) = worker.handle.take() {
@@ -142,27 +151,38 @@ impl Drop for Pool {
     }
 }
 
-fn work(board: &Board, part: usize) {
-    let mut seen = 0;
-    loop {
-        let mut spins = 0;
-        while board.epoch.load(Ordering::Acquire) == seen {
-            wait(&mut spins, thread::park);
+impl Board {
+    /// Takes and runs the next part of the current job; false if none is left.
+    fn take_part(&self) -> bool {
+        let ticket = Ticket(self.ticket.load(Ordering::Acquire));
+        if ticket.next() == ticket.parts() {
+            return false;
         }
-        seen += 1;
-        if board.closing.load(Ordering::Relaxed) {
-            return;
+        if self.ticket.compare_exchange(ticket.0, ticket.0 + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return true;
         }
-        // SAFETY: the epoch was advanced after `job` was written, and `run` keeps the closure alive until `running` is 0.
-        let job = unsafe { &*(*board.job.get()).expect("an epoch has a job") };
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let _flush = FlushGuard::new();
-            job(part);
+            // SAFETY: this part is taken and not done, so `run` still waits and keeps the closure alive.
+            let job = unsafe { &*(*self.job.get()).expect("a ticket has a job") };
+            job(ticket.next() as usize);
         }));
         if ran.is_err() {
-            board.panicked.store(true, Ordering::Relaxed);
+            self.panicked.store(true, Ordering::Relaxed);
         }
-        board.running.fetch_sub(1, Ordering::Release);
+        self.done.fetch_add(1, Ordering::Release);
+        true
+    }
+}
+
+fn work(board: &Board) {
+    let mut spins = 0;
+    while !board.closing.load(Ordering::Acquire) {
+        if board.take_part() {
+            spins = 0;
+        } else {
+            wait(&mut spins, thread::park);
+        }
     }
 }
 
