@@ -56,20 +56,28 @@ fn every_planted_fault_is_caught_by_the_test_it_names() {
         "without a fault the {} named tests must exist and pass:\n{clean}",
         names.len()
     );
-    let survivors: Vec<String> = mutants
-        .iter()
-        .filter_map(|m| {
-            let output = run(&tests, &scratch, &[&m.test], &m.name);
-            let caught = output.contains("test result: FAILED. 0 passed; 1 failed;");
-            let accident = ACCIDENTS.iter().find(|words| output.contains(*words));
-            match (caught, accident) {
-                (true, None) => None,
-                (true, Some(words)) => Some(format!("{} fails by accident ({words}), not by a claim of {}", m.name, m.test)),
-                (false, _) => Some(format!("{} survives {}", m.name, m.test)),
-            }
-        })
-        .collect();
+    let (one, other) = mutants.split_at(mutants.len() / 2);
+    let survivors = std::thread::scope(|scope| {
+        let other = scope.spawn(|| survivors(&tests, &scratch, other));
+        let mut all = survivors(&tests, &scratch, one);
+        all.extend(other.join().expect("the second half runs"));
+        all
+    });
     assert!(survivors.is_empty(), "{} of {} faults:\n{}", survivors.len(), mutants.len(), survivors.join("\n"));
+}
+
+/// A sentence per fault that its test did not catch.
+fn survivors(tests: &Path, scratch: &Path, mutants: &[Mutant]) -> Vec<String> {
+    let verdict = |m: &Mutant| {
+        let output = run(tests, scratch, &[&m.test], &m.name);
+        let caught = output.contains("test result: FAILED. 0 passed; 1 failed;");
+        match ACCIDENTS.iter().find(|words| output.contains(*words)) {
+            None if caught => None,
+            Some(words) if caught => Some(format!("{} fails by accident ({words}), not by a claim of {}", m.name, m.test)),
+            _ => Some(format!("{} survives {}", m.name, m.test)),
+        }
+    };
+    mutants.iter().filter_map(verdict).collect()
 }
 
 /// `[[mutant]]` tables of `key = "string"` lines; strings may be basic or literal.

@@ -39,7 +39,7 @@ impl KvCache {
     }
 
     /// Positions held.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.keys.len_of(Axis(0))
     }
 

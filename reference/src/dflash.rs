@@ -47,7 +47,7 @@ impl Dflash {
             let attention = format!("layers.{i}.self_attn.");
             Ok(Layer {
                 mixer_norm: norm(format!("layers.{i}.input_layernorm.weight"))?,
-                mixer: Mixer::Attention(Attention::load(weights, &attention, dims, hidden, |w| Norm::plain(w, eps))?),
+                mixer: Mixer::Attention(Box::new(Attention::load(weights, &attention, dims, hidden, |w| Norm::plain(w, eps))?)),
                 mlp_norm: norm(format!("layers.{i}.post_attention_layernorm.weight"))?,
                 mlp: load_mlp(weights, &format!("layers.{i}.mlp."), hidden, config.intermediate_size)?,
             })

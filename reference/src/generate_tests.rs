@@ -121,6 +121,20 @@ fn every_sampled_token_is_the_choice_of_its_absolute_position() {
     }
 }
 
+/// Negative penalties reward repetition by 2 and 2 per occurrence: twelve copies on the path outweigh any logit of the
+/// fixture, and without the path nothing would.
+#[test]
+fn penalties_follow_the_path_of_every_row() {
+    let rewards = SamplingOptions { presence_penalty: -2.0, frequency_penalty: -2.0, ..Default::default() };
+    let sampling = SamplingParams::new(rewards).unwrap();
+    let request = GenerateRequest { sampling, ..request(&ids::<u32>("/prompt64"), 20, DrafterKind::Off, 0) };
+    let mut session = Session::new(&nested().target, Drafter::Off, &request).unwrap();
+    session.prefill(&mut |_| ControlFlow::Continue(())).unwrap();
+    let tree = DraftTree::chain(session.tokens[64], &[(9, 0.0); 12]).unwrap();
+    let samples = session.verify(&tree, &Rows::tree(&tree, 64)).unwrap().samples;
+    assert!(samples[0] != 9 && samples[12] == 9, "{samples:?}");
+}
+
 #[test]
 fn state_after_rounds_is_the_state_of_plain_decoding() {
     for (drafter, budget) in [(DrafterKind::Off, 0), (DrafterKind::Mtp, 8), (DrafterKind::Ngram, 16)] {

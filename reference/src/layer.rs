@@ -26,9 +26,9 @@ impl Mlp {
 /// One of the two.
 pub enum Mixer {
     /// Linear attention with the gated delta rule.
-    Gdn(GatedDeltaNet),
+    Gdn(Box<GatedDeltaNet>),
     /// Softmax attention.
-    Attention(Attention),
+    Attention(Box<Attention>),
 }
 
 /// One layer.
@@ -42,9 +42,9 @@ pub struct Layer {
 /// What the mixer computed for the rows of a pass.
 pub enum MixerRows {
     /// Of a Gated DeltaNet layer.
-    Gdn(GdnRows),
+    Gdn(Box<GdnRows>),
     /// Of an attention layer.
-    Attention(AttentionRows),
+    Attention(Box<AttentionRows>),
 }
 
 /// What a layer computed for the rows of a pass.
@@ -60,9 +60,9 @@ impl Layer {
     pub(crate) fn forward(&self, x: &Array2<f64>, rows: &Rows, state: &LayerState) -> LayerRows {
         let normed = self.mixer_norm.apply(x);
         let mixer = match (&self.mixer, state) {
-            (Mixer::Gdn(gdn), LayerState::Gdn(state)) => MixerRows::Gdn(gdn.forward(&normed, rows, state)),
+            (Mixer::Gdn(gdn), LayerState::Gdn(state)) => MixerRows::Gdn(Box::new(gdn.forward(&normed, rows, state))),
             (Mixer::Attention(attention), LayerState::Attention(cache)) => {
-                MixerRows::Attention(attention.forward(&normed, rows, cache))
+                MixerRows::Attention(Box::new(attention.forward(&normed, rows, cache)))
             }
             _ => unreachable!("a layer's state comes from its own configuration"),
         };

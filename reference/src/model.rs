@@ -122,9 +122,11 @@ pub(crate) fn load_layer(
     let mixer = match (kind, config.gdn) {
         (LayerKind::GatedDeltaNet, Some(dims)) => {
             let prefix = format!("{prefix}linear_attn.");
-            Mixer::Gdn(GatedDeltaNet::load(weights, &prefix, dims, hidden, config.rms_norm_eps)?)
+            Mixer::Gdn(Box::new(GatedDeltaNet::load(weights, &prefix, dims, hidden, config.rms_norm_eps)?))
         }
-        _ => Mixer::Attention(Attention::load(weights, &format!("{prefix}self_attn."), config.attention, hidden, &norm)?),
+        _ => {
+            Mixer::Attention(Box::new(Attention::load(weights, &format!("{prefix}self_attn."), config.attention, hidden, &norm)?))
+        }
     };
     Ok(Layer {
         mixer_norm: norm(weights.vector(&format!("{prefix}input_layernorm.weight"), hidden)?),

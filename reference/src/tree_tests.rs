@@ -10,7 +10,7 @@ use crate::{
     state::{LayerState, State},
 };
 use ndarray::{Array2, concatenate, prelude::*};
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::RngSeed};
 use specdec::DraftTree;
 
 const CASES: u32 = 12;
@@ -62,7 +62,7 @@ fn decode(tokens: impl Iterator<Item = u32>, mut state: State) -> (Array1<f64>, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(CASES))]
+    #![proptest_config(ProptestConfig { cases: CASES, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn every_path_is_plain_decoding_to_the_bit(tree in trees()) {

@@ -70,7 +70,7 @@ impl Weaver {
                 down: biased(&name("down_proj"), d, config.mlp_dim)?,
             };
             let (mixer_norm, mlp_norm) = (norm(&name("pre_attention_norm"), d)?, norm(&name("pre_mlp_norm"), d)?);
-            Ok(Layer { mixer_norm, mixer: Mixer::Attention(attention), mlp_norm, mlp })
+            Ok(Layer { mixer_norm, mixer: Mixer::Attention(Box::new(attention)), mlp_norm, mlp })
         };
         Ok(Self {
             embedding_norm: norm("embedding_norm", target)?,
