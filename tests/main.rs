@@ -1,3 +1,12 @@
 //! One binary for every test that needs more than one crate.
 
+mod cli;
+mod cli_errors;
+mod cli_generate;
+mod cli_logits;
+mod fast_answers;
+mod fast_loading;
+mod fast_models;
+mod fast_oracle;
+mod fast_rows;
 mod mutants;

@@ -36,66 +36,67 @@ impl Proposer {
 
     /// The proposal for `position` from a full row of logits, and the log-probability of its edge.
     pub fn best(&mut self, pool: &Pool, logits: &[f32], position: u64) -> (u32, f32) {
-        self.scale(logits);
-        let total = log_sum_exp(pool, &self.values);
-        let id = if self.greedy {
-            largest(pool, &self.values)
-        } else {
-            noise::gumbel(pool, TokenNoise::new(self.seed, position), &mut self.noise);
-            for (g, x) in self.noise.iter_mut().zip(&self.values) {
-                *g += x;
-            }
-            largest(pool, &self.noise)
+        let total = self.take(pool, logits);
+        let id = match self.greedy {
+            true => largest(pool, &self.values),
+            false => largest(pool, self.perturbed(pool, position)),
         };
         (id, edge(self.values[id as usize] - total))
     }
 
     /// The `k` best candidates for `position` from a full row, with the log-probability of their edge, falling.
     pub fn marginals(&mut self, pool: &Pool, logits: &[f32], k: usize, position: u64) -> Vec<(u32, f32)> {
-        self.scale(logits);
-        let total = log_sum_exp(pool, &self.values);
-        if self.greedy {
-            top(pool, &self.values, k, &mut self.order);
-            return self.order.iter().map(|&(id, x)| (id, edge(x - total))).collect();
+        let total = self.take(pool, logits);
+        let mut order = std::mem::take(&mut self.order);
+        match self.greedy {
+            true => top(pool, &self.values, k, &mut order),
+            false => top(pool, self.perturbed(pool, position), k, &mut order),
         }
-        noise::gumbel(pool, TokenNoise::new(self.seed, position), &mut self.noise);
-        for (g, x) in self.noise.iter_mut().zip(&self.values) {
-            *g += x;
-        }
-        top(pool, &self.noise, k, &mut self.order);
-        let mut chosen: Vec<_> = self.order.iter().map(|&(id, _)| (id, edge(self.values[id as usize] - total))).collect();
-        chosen.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let mut chosen: Vec<_> = order.iter().map(|&(id, _)| (id, edge(self.values[id as usize] - total))).collect();
+        self.order = order;
+        chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
         chosen
     }
 
     /// The `k` largest logits with their ids, falling: a shortlist to rescore.
     pub fn shortlist(&mut self, pool: &Pool, logits: &[f32], k: usize) -> Vec<(u32, f32)> {
-        self.scale(logits);
+        self.take(pool, logits);
         top(pool, &self.values, k, &mut self.order);
-        self.order.iter().map(|&(id, _)| (id, logits[id as usize])).collect()
+        self.order.clone()
     }
 
     /// The `width` children for `position` among rescored candidates `(id, logit)`, best first. A log-softmax over the
     /// candidates gives the edges.
     pub fn children(&self, pool: &Pool, candidates: &[(u32, f32)], width: usize, position: u64) -> Vec<(u32, f32)> {
-        let scaled: Vec<f32> = candidates.iter().map(|c| c.1 * self.inverse_temperature).collect();
-        let total = log_sum_exp(pool, &scaled);
+        let logits: Vec<f32> = candidates.iter().map(|c| c.1).collect();
+        let total = log_sum_exp(pool, &logits);
         let noise = TokenNoise::new(self.seed, position);
-        let rank = |i: usize| if self.greedy { scaled[i] } else { scaled[i] + noise::gumbel_of(noise, candidates[i].0) };
-        let mut order: Vec<(u32, f32, f32)> =
-            (0..candidates.len()).map(|i| (candidates[i].0, rank(i), edge(scaled[i] - total))).collect();
+        let rank = |&(id, logit): &(u32, f32)| match self.greedy {
+            true => logit,
+            false => logit * self.inverse_temperature + noise::gumbel_of(noise, id),
+        };
+        let mut order: Vec<(u32, f32, f32)> = candidates.iter().map(|c| (c.0, rank(c), edge(c.1 - total))).collect();
         order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         order.truncate(width);
         order.into_iter().map(|(id, _, log_prob)| (id, log_prob)).collect()
     }
 
-    fn scale(&mut self, logits: &[f32]) {
-        for (value, x) in self.values.iter_mut().zip(logits) {
-            *value = x * self.inverse_temperature;
-        }
+    /// Copies a row, without the id that is never proposed, and returns its log-sum-exp.
+    fn take(&mut self, pool: &Pool, logits: &[f32]) -> f32 {
+        self.values.copy_from_slice(logits);
         if let Some(never) = self.never {
             self.values[never as usize] = f32::NEG_INFINITY;
         }
+        log_sum_exp(pool, &self.values)
+    }
+
+    /// The row divided by the temperature, plus the noise of `position`.
+    fn perturbed(&mut self, pool: &Pool, position: u64) -> &[f32] {
+        noise::gumbel(pool, TokenNoise::new(self.seed, position), &mut self.noise);
+        for (g, x) in self.noise.iter_mut().zip(&self.values) {
+            *g += x * self.inverse_temperature;
+        }
+        &self.noise
     }
 }
 

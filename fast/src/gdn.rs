@@ -39,6 +39,13 @@ impl GdnState {
     }
 }
 
+impl GdnState {
+    /// Recurrent state and convolution tail on the host.
+    pub fn read<'s>(&'s self, backend: &Backend) -> (&'s [f32], &'s [f32]) {
+        (backend.read_all(&self.state), backend.read_all(&self.tail))
+    }
+}
+
 /// The rows of the last pass over one layer: all that a commit needs of them.
 pub(crate) struct GdnStash {
     /// The input projection, `[rows, channels + value + 2 heads]`; its first channels are the raw rows.

@@ -148,6 +148,15 @@ impl Session {
         Ok(())
     }
 
+    /// The recurrent state `[value_heads, key_dim, value_dim]` of a Gated DeltaNet layer and the raw rows that its convolution
+    /// still needs, `[taps - 1, channels]`, oldest first. `None` for other layers.
+    pub fn delta_state(&self, layer: usize) -> Option<(&[f32], &[f32])> {
+        match self.state.get(layer)? {
+            LayerState::Gdn(state, _) => Some(state.read(&self.parts.backend)),
+            LayerState::Attention(_) => None,
+        }
+    }
+
     /// The session's drafter.
     pub(crate) fn drafter(&mut self) -> &mut Drafter {
         &mut self.drafter

@@ -83,6 +83,11 @@ impl Backend {
         &buffer.0[at..at + len]
     }
 
+    /// All elements on the host.
+    pub fn read_all<'b>(&self, buffer: &'b Buffer) -> &'b [f32] {
+        &buffer.0
+    }
+
     /// Copies rows of `width` elements, in the order of `rows`, behind one another from row `at` of `to`.
     pub fn gather(&self, from: &Buffer, width: usize, rows: &[usize], to: &mut Buffer, at: usize) {
         for (i, &row) in rows.iter().enumerate() {
