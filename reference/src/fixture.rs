@@ -56,7 +56,11 @@ pub struct Expected(Checkpoint);
 
 impl Expected {
     pub fn open(name: &str) -> Self {
-        Self(Checkpoint::of_files(&fixture_dir(), &[name.into()]).expect("readable"))
+        Self::open_in(&fixture_dir(), name)
+    }
+
+    pub fn open_in(dir: &Path, name: &str) -> Self {
+        Self(Checkpoint::of_files(dir, &[name.into()]).expect("readable"))
     }
 
     fn get<D: Dimension>(&self, name: &str, dim: D) -> Array<f64, D> {

@@ -36,6 +36,8 @@ mod weaver;
 mod weights;
 
 #[cfg(test)]
+mod drafter_tests;
+#[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod fixture_tests;

@@ -153,7 +153,7 @@ impl Reference {
     }
 }
 
-fn load_dflash(dir: &Path, target: &ModelConfig) -> Result<Option<Dflash>, ReferenceError> {
+pub(crate) fn load_dflash(dir: &Path, target: &ModelConfig) -> Result<Option<Dflash>, ReferenceError> {
     if !dir.join("config.json").exists() {
         return Ok(None);
     }
@@ -161,7 +161,7 @@ fn load_dflash(dir: &Path, target: &ModelConfig) -> Result<Option<Dflash>, Refer
     Dflash::load(&Checkpoint::open(dir)?, config).map(Some)
 }
 
-fn load_weaver(dir: &Path, target: &ModelConfig, dflash: &DflashConfig) -> Result<Option<Weaver>, ReferenceError> {
+pub(crate) fn load_weaver(dir: &Path, target: &ModelConfig, dflash: &DflashConfig) -> Result<Option<Weaver>, ReferenceError> {
     if !dir.join("config.json").exists() {
         return Ok(None);
     }
