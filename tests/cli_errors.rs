@@ -57,7 +57,7 @@ fn damaged_weights_are_refused() {
     let mut nan = whole.clone();
     nan[begin(norm) + 6..begin(norm) + 8].copy_from_slice(&bf16::NAN.to_le_bytes());
     let mut shape = fields.clone();
-    shape[norm]["shape"] = serde_json::json!([8, 8]);
+    shape["lm_head.weight"]["shape"] = serde_json::json!([64, 320]);
     let mut missing = fields.clone();
     let moved = missing.as_object_mut().unwrap().remove(norm).unwrap();
     missing["something.else"] = moved;
@@ -69,7 +69,7 @@ fn damaged_weights_are_refused() {
         ("header length 2^63", forged, &["model.safetensors", "header"]),
         ("header longer than the file", long, &["model.safetensors", "header"]),
         ("nan", nan, &[norm, "NaN"]),
-        ("wrong shape", with_header(&shape, &whole[data..]), &[norm, "8", "64"]),
+        ("wrong shape", with_header(&shape, &whole[data..]), &["lm_head.weight", "[64, 320]", "[320, 64]"]),
         ("missing tensor", with_header(&missing, &whole[data..]), &[norm]),
         ("unknown number type", with_header(&kind, &whole[data..]), &["model.safetensors", "Q3"]),
     ] {

@@ -89,11 +89,6 @@ impl Checkpoint {
         self.entries.values()
     }
 
-    /// The tensor of that name.
-    pub fn get(&self, name: &str) -> Option<&Entry> {
-        self.entries.get(name)
-    }
-
     /// The file that holds a tensor.
     pub fn file(&self, entry: &Entry) -> &Path {
         &self.files[entry.file]

@@ -67,7 +67,7 @@ fn rows_come_as_written_and_nan_is_named() {
         let file = raw(bytes);
         let checkpoint = Checkpoint::open(file.path()).unwrap();
         let mut rows = Vec::new();
-        checkpoint.rows(checkpoint.get("a").unwrap(), |_, row| {
+        checkpoint.rows(checkpoint.entries().next().unwrap(), |_, row| {
             rows.push(row.to_vec());
             Ok(())
         })?;

@@ -18,6 +18,15 @@ pub enum EngineKind {
     Fast,
 }
 
+impl std::fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Reference => "reference",
+            Self::Fast => "fast",
+        })
+    }
+}
+
 /// Options of every verb that loads a model into an engine.
 #[derive(Args, Debug)]
 pub struct EngineArgs {

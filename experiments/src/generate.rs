@@ -145,7 +145,7 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let Answer { generation, text } = answer(&engine, &plan, &request, &text, stop, &mut show)?;
     let statistics = Statistics::new(request.prompt.len(), &generation, energy.joules());
     if plan.drafter != DrafterKind::Off && statistics.drafted == 0 && statistics.passes > 0 {
-        plan.notes.push(format!("{} found nothing to draft in any round", plan.drafter));
+        plan.notes.push(format!("{} drafted nothing in any round", plan.drafter));
     }
     if args.json {
         out.json(&Report {

@@ -25,8 +25,11 @@ fn recorded_tokenizer_cases_are_reproduced() {
     for case in cases {
         let ids: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
         assert_eq!(text.encode(case["text"].as_str().unwrap()).unwrap(), ids);
-        assert_eq!(text.decode(&ids).unwrap(), case["decoded"].as_str().unwrap());
-        assert_eq!(streamed(&text, &ids).concat(), case["decoded"].as_str().unwrap());
+        // The record keeps special tokens; answers leave them out.
+        let special = text.markers().filter(|m| m.2);
+        let expected = special.fold(case["decoded"].as_str().unwrap().to_owned(), |t, (marker, ..)| t.replace(marker, ""));
+        assert_eq!(text.decode(&ids).unwrap(), expected);
+        assert_eq!(streamed(&text, &ids).concat(), expected);
     }
 }
 

@@ -85,7 +85,7 @@ pub fn run(args: &TourArgs) -> Result<ExitCode> {
     let mut out = Output::stdout();
     let tour = Tour { engine: &engine, plan: &plan, text: &text, prompt };
     if !args.json {
-        out.line(format_args!("straw on {}: {} threads, the {:?} engine", dir.display(), engine.threads(), args.engine.engine))?;
+        out.line(format_args!("straw on {}: {} threads, the {} engine", dir.display(), engine.threads(), args.engine.engine))?;
         out.line(format_args!("\n> {PROMPT}\n"))?;
     }
     let mut show = |piece: &str| if args.json { Ok(()) } else { out.piece(piece) };
@@ -111,6 +111,9 @@ pub fn run(args: &TourArgs) -> Result<ExitCode> {
             }
         }
         out.line("\nNext: straw generate -m TEXT, straw explain, straw verify law; straw --help lists all.")?;
+    }
+    for note in &plan.notes {
+        eprintln!("note: {note}");
     }
     if !identical {
         eprintln!("straw: drafting changed the answer, which it must never do (run the tests, and report this)");
