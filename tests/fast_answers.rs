@@ -16,37 +16,37 @@ fn assert_identical(engine: &Engine, prompts: &[Vec<u32>], grid: &Grid) -> usize
 
 #[test]
 fn drafters_and_budgets_change_no_bit_on_the_fixture() {
-    let engine = fixture(2);
+    let engine = fixture(1);
     let prompts = [fixture_ids(&["short12"]), fixture_ids(&["prompt64"])];
     let grid = Grid {
         drafters: vec![DrafterKind::Off, DrafterKind::Ngram, DrafterKind::Mtp],
         budgets: Budget::all().collect(),
-        samplings: vec![SamplingParams::greedy(), sampled(0.7, 5), sampled(1.0, u64::MAX)],
+        samplings: vec![SamplingParams::greedy(), sampled(0.7, u64::MAX)],
         max_tokens: 24,
         stop_tokens: vec![],
         auto: false,
     };
-    assert_eq!(assert_identical(&engine, &prompts, &grid), 2 * 3 * 3 * 31);
+    assert_eq!(assert_identical(&engine, &prompts, &grid), 2 * 2 * 3 * 31);
 }
 
 #[test]
 fn drafters_and_budgets_change_no_bit_on_straw_tiny() {
-    let engine = straw(2);
-    let prompts: Vec<Vec<u32>> = STRAW_PROMPTS.iter().map(|p| p.to_vec()).collect();
+    let engine = straw(1);
+    let prompts: Vec<Vec<u32>> = STRAW_PROMPTS[1..].iter().map(|p| p.to_vec()).collect();
     let grid = Grid {
         drafters: engine.drafters(),
-        budgets: [0, 3, 4, 7, 16, 32].map(budget).to_vec(),
+        budgets: [3, 7, 16, 32].map(budget).to_vec(),
         samplings: vec![SamplingParams::greedy(), sampled(0.7, 11), sampled(1.0, 12)],
-        max_tokens: 40,
+        max_tokens: 32,
         stop_tokens: vec![2],
         auto: true,
     };
-    assert_eq!(assert_identical(&engine, &prompts, &grid), 3 * 3 * 6 * 7);
+    assert_eq!(assert_identical(&engine, &prompts, &grid), 2 * 3 * 6 * 5);
 }
 
 #[test]
 fn every_drafter_lands_drafts_on_straw_tiny() {
-    let engine = straw(2);
+    let engine = straw(1);
     for drafter in [DrafterKind::Mtp, DrafterKind::Dflash, DrafterKind::DflashTree, DrafterKind::Weaver] {
         for sampling in [SamplingParams::greedy(), sampled(0.7, 3)] {
             let request = GenerateRequest { drafter, budget: budget(16), sampling, ..request(STRAW_PROMPTS[1], 48) };
@@ -59,7 +59,7 @@ fn every_drafter_lands_drafts_on_straw_tiny() {
 
 #[test]
 fn filters_and_penalties_are_followed_along_tree_paths() {
-    let engine = straw(2);
+    let engine = straw(1);
     let filtered = SamplingOptions { temperature: 0.9, top_k: 40, top_p: 0.9, min_p: 0.02, seed: 4, ..Default::default() };
     let penalised =
         SamplingOptions { repetition_penalty: 1.3, presence_penalty: 0.5, frequency_penalty: 0.25, ..Default::default() };
@@ -104,23 +104,23 @@ fn threads_and_cache_types_keep_the_promise() {
 
 #[test]
 fn long_answers_stay_identical() {
-    let engine = fixture(2);
+    let engine = fixture(1);
     let grid = |drafters: &[DrafterKind], max_tokens| Grid {
         drafters: drafters.to_vec(),
-        budgets: vec![budget(5), budget(16)],
+        budgets: vec![budget(16)],
         samplings: vec![SamplingParams::greedy(), sampled(0.7, 21)],
         max_tokens,
         stop_tokens: vec![],
         auto: false,
     };
     assert_identical(&engine, &[fixture_ids(&["prompt64"])], &grid(&[DrafterKind::Ngram, DrafterKind::Mtp], 450));
-    let engine = straw(2);
+    let engine = straw(1);
     assert_identical(&engine, &[STRAW_PROMPTS[0].to_vec()], &grid(&[DrafterKind::Weaver], 420));
 }
 
 #[test]
 fn seeds_are_followed_and_neighbours_differ() {
-    let engine = straw(2);
+    let engine = straw(1);
     let text = |seed| bits(&run(&engine, &GenerateRequest { sampling: sampled(1.0, seed), ..request(STRAW_PROMPTS[0], 30) }));
     assert_eq!(text(7), text(7));
     assert_ne!(text(7), text(8));
@@ -129,14 +129,14 @@ fn seeds_are_followed_and_neighbours_differ() {
 
 #[test]
 fn a_stop_token_ends_the_answer_at_every_alignment() {
-    let engine = straw(2);
-    let plain = run(&engine, &request(STRAW_PROMPTS[1], 40));
+    let engine = straw(1);
+    let plain = run(&engine, &request(STRAW_PROMPTS[1], 24));
     for end in 0..plain.tokens.len() {
         let stop = plain.tokens[end].id;
         let first = plain.tokens.iter().position(|t| t.id == stop).unwrap();
         for (drafter, nodes) in [(DrafterKind::Weaver, 16), (DrafterKind::Dflash, 8)] {
             let request =
-                GenerateRequest { stop_tokens: vec![stop], drafter, budget: budget(nodes), ..request(STRAW_PROMPTS[1], 40) };
+                GenerateRequest { stop_tokens: vec![stop], drafter, budget: budget(nodes), ..request(STRAW_PROMPTS[1], 24) };
             let answer = run(&engine, &request);
             assert_eq!(bits(&answer), bits(&plain)[..=first], "stop at token {first}");
             assert_eq!(answer.finish_reason, FinishReason::Stop);
@@ -148,9 +148,9 @@ fn a_stop_token_ends_the_answer_at_every_alignment() {
 
 #[test]
 fn the_caller_and_the_cap_end_an_answer_inside_a_block() {
-    let engine = straw(2);
-    let plain = run(&engine, &request(STRAW_PROMPTS[1], 30));
-    for length in 1..=30 {
+    let engine = straw(1);
+    let plain = run(&engine, &request(STRAW_PROMPTS[1], 20));
+    for length in 1..=20 {
         let capped = GenerateRequest { drafter: DrafterKind::Weaver, budget: budget(16), ..request(STRAW_PROMPTS[1], length) };
         let answer = run(&engine, &capped);
         assert_eq!((bits(&answer), answer.finish_reason), (bits(&plain)[..length].to_vec(), FinishReason::Length));
@@ -160,7 +160,7 @@ fn the_caller_and_the_cap_end_an_answer_inside_a_block() {
             assert!(round.tree.drafted() <= round.budget.nodes());
         }
         let mut seen = 0;
-        let told = engine.generate(&GenerateRequest { max_tokens: 30, ..capped }, &mut |_| {
+        let told = engine.generate(&GenerateRequest { max_tokens: 20, ..capped }, &mut |_| {
             seen += 1;
             if seen == length { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -180,7 +180,7 @@ fn answers_reach_exactly_the_end_of_the_context() {
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     let small = Engine::load(folder.path(), &LoadOptions::default()).unwrap();
     assert_eq!(small.config().max_positions, 40);
-    let (large, prompt) = (fixture(2), fixture_ids(&["long200"]));
+    let (large, prompt) = (fixture(1), fixture_ids(&["long200"]));
     for length in [1, 12, 30, 38, 39] {
         let plain = run(&large, &request(&prompt[..length], 40 - length));
         for (drafter, nodes) in [(DrafterKind::Off, 0), (DrafterKind::Mtp, 3), (DrafterKind::Mtp, 32), (DrafterKind::Ngram, 32)] {
@@ -195,9 +195,9 @@ fn answers_reach_exactly_the_end_of_the_context() {
 
 #[test]
 fn requests_leave_nothing_behind() {
-    let engine = straw(2);
+    let engine = straw(1);
     let wanted = GenerateRequest { drafter: DrafterKind::Weaver, budget: budget(16), ..request(STRAW_PROMPTS[0], 30) };
-    let fresh = run(&straw(2), &wanted);
+    let fresh = run(&straw(1), &wanted);
     let missing = GenerateRequest { prompt: vec![9999], ..wanted.clone() };
     assert!(engine.generate(&missing, &mut |_| ControlFlow::Continue(())).is_err());
     let again = run(&engine, &wanted);
@@ -217,7 +217,7 @@ fn requests_leave_nothing_behind() {
 
 #[test]
 fn requests_from_several_threads_do_not_mix() {
-    let engine = straw(2);
+    let engine = straw(1);
     let wanted: Vec<GenerateRequest> = STRAW_PROMPTS
         .iter()
         .map(|p| GenerateRequest { drafter: DrafterKind::Weaver, budget: budget(8), sampling: sampled(0.7, 5), ..request(p, 20) })

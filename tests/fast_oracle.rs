@@ -24,7 +24,7 @@ fn assert_close(found: &[f32], expected: &[f64], tolerance: f64, what: &str) {
 #[test]
 fn logits_of_both_layouts_equal_the_fixture() {
     for folder in [fixture_folder(), fixture_folder().join("flat")] {
-        let engine = Engine::load(&folder, &LoadOptions { threads: 2, ..Default::default() }).unwrap();
+        let engine = Engine::load(&folder, &LoadOptions { threads: 1, ..Default::default() }).unwrap();
         let logits = engine.logits(&fixture_ids(&["prompt64"])).unwrap();
         assert_close(&logits, &fixture_tensor("ref_prompt64.safetensors", "logits_f64"), LOGITS, "prompt of 64");
         let logits = engine.logits(&fixture_ids(&["long200"])).unwrap();
@@ -34,7 +34,7 @@ fn logits_of_both_layouts_equal_the_fixture() {
 
 #[test]
 fn states_equal_the_fixture() {
-    let engine = fixture(2);
+    let engine = fixture(1);
     for (ids, file, prefix) in
         [("prompt64", "ref_state_after_prompt64.safetensors", ""), ("long200", "ref_long200.safetensors", "state.")]
     {
@@ -56,7 +56,7 @@ fn states_equal_the_fixture() {
 
 #[test]
 fn a_tree_and_its_commits_equal_the_fixture() {
-    let engine = fixture(2);
+    let engine = fixture(1);
     let prompt = fixture_ids(&["tree_prompt32"]);
     let parents: Vec<i64> = serde_json::from_value(fixture_json()["tree16"]["parent"].clone()).unwrap();
     let tokens = fixture_ids(&["tree16", "token"]);
@@ -84,7 +84,7 @@ fn a_tree_and_its_commits_equal_the_fixture() {
 
 #[test]
 fn greedy_tokens_and_mtp_rounds_equal_the_fixture() {
-    let engine = fixture(2);
+    let engine = fixture(1);
     let prompt = fixture_ids(&["prompt64"]);
     let expected = fixture_ids(&["greedy128", "tokens"]);
     let plain: Vec<u32> = run(&engine, &request(&prompt, 128)).tokens.iter().map(|t| t.id).collect();
@@ -112,7 +112,7 @@ fn fixture_round(json: &serde_json::Value) -> Vec<u32> {
 
 #[test]
 fn straw_tiny_equals_the_reference() {
-    let engine = straw(2);
+    let engine = straw(1);
     let oracle = Reference::load(&straw_folder()).unwrap();
     assert!(matches!(engine.config().quantisation, QuantScheme::Q8 { .. }));
     assert_eq!(engine.drafters(), oracle.drafters());
@@ -144,7 +144,7 @@ fn straw_tiny_equals_the_reference() {
 
 #[test]
 fn straw_tinys_trees_equal_the_reference() {
-    let engine = straw(2);
+    let engine = straw(1);
     let oracle = Reference::load(&straw_folder()).unwrap();
     let prompt = STRAW_PROMPTS[2];
     let nodes: Vec<(usize, u32, f32)> = (0..20).map(|i| (i / 2, 100 + 31 * i as u32, -0.5)).collect();
@@ -155,7 +155,7 @@ fn straw_tinys_trees_equal_the_reference() {
 
 #[test]
 fn drafters_propose_what_the_reference_proposes() {
-    let engine = straw(2);
+    let engine = straw(1);
     let oracle = Reference::load(&straw_folder()).unwrap();
     for drafter in [DrafterKind::Mtp, DrafterKind::Dflash, DrafterKind::DflashTree, DrafterKind::Weaver] {
         let request = GenerateRequest { drafter, budget: budget(8), ..request(STRAW_PROMPTS[1], 20) };

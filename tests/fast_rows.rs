@@ -55,7 +55,7 @@ fn check_widths(engine: &Engine, prompt: &[u32]) {
 #[test]
 fn one_to_33_rows_give_the_bits_of_one_row_at_a_time() {
     check_widths(&fixture(1), &fixture_ids(&["prompt64"]));
-    check_widths(&straw(2), STRAW_PROMPTS[0]);
+    check_widths(&straw(1), STRAW_PROMPTS[0]);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn rows_across_a_block_boundary_of_attention_are_no_exception() {
 #[test]
 fn prefill_chunking_changes_no_bit() {
     let prompt = fixture_ids(&["long200"]);
-    for engine in [fixture(1), straw(2)] {
+    for engine in [fixture(1), straw(1)] {
         let prompt: Vec<u32> = prompt.iter().map(|&t| t % engine.config().vocab_size as u32).collect();
         let state = |session: &Session| -> Vec<Vec<u32>> {
             let layers = 0..engine.config().layers.len();
@@ -112,7 +112,7 @@ fn threads_change_no_bit() {
 
 #[test]
 fn a_tree_path_is_its_sequence() {
-    for (engine, prompt, trees) in [(fixture(2), &fixture_ids(&["prompt64"])[..], 12), (straw(2), STRAW_PROMPTS[1], 4)] {
+    for (engine, prompt, trees) in [(fixture(1), &fixture_ids(&["prompt64"])[..], 12), (straw(1), STRAW_PROMPTS[1], 4)] {
         let vocab = engine.config().vocab_size;
         for salt in 0..trees {
             let tree = tree(*prompt.last().unwrap(), [1, 5, 16, 32][salt as usize % 4], vocab as u32, salt);
@@ -130,7 +130,7 @@ fn a_tree_path_is_its_sequence() {
 
 #[test]
 fn siblings_are_isolated() {
-    let (engine, prompt) = (fixture(2), fixture_ids(&["prompt64"]));
+    let (engine, prompt) = (fixture(1), fixture_ids(&["prompt64"]));
     let vocab = engine.config().vocab_size;
     let nodes = [(0, 5, 0.0), (0, 9, 0.0), (1, 6, 0.0), (2, 6, 0.0), (3, 8, 0.0), (4, 8, 0.0)];
     let mut other = nodes;
@@ -150,7 +150,7 @@ fn siblings_are_isolated() {
 
 #[test]
 fn a_commit_is_having_decoded_the_path_and_rejected_drafts_leave_no_trace() {
-    for (engine, prompt) in [(fixture(2), &fixture_ids(&["prompt64"])[..]), (straw(2), STRAW_PROMPTS[2])] {
+    for (engine, prompt) in [(fixture(1), &fixture_ids(&["prompt64"])[..]), (straw(1), STRAW_PROMPTS[2])] {
         let vocab = engine.config().vocab_size as u32;
         let tree = tree(9, 24, vocab, 3);
         let deepest = (0..tree.rows()).max_by_key(|&r| tree.depths()[r]).unwrap();

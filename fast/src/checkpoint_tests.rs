@@ -33,8 +33,8 @@ fn forged_lengths_are_refused_without_belief() {
     refused(&[], "0 bytes");
     refused(&[1, 2, 3], "3 bytes");
     refused(&0u64.to_le_bytes(), "header of 0 bytes");
-    for length in [1 << 63, u64::MAX, 9, 1 << 40] {
-        let mut bytes = (length as u64).to_le_bytes().to_vec();
+    for length in [1u64 << 63, u64::MAX, 9, 1 << 40] {
+        let mut bytes = length.to_le_bytes().to_vec();
         bytes.extend([b' '; 8]);
         refused(&bytes, &format!("header of {length} bytes"));
     }

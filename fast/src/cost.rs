@@ -126,8 +126,8 @@ pub(crate) fn measure(parts: &Arc<Parts>, effort: Effort) -> Result<CostReport, 
     };
     let verify: Vec<(usize, f64)> = timers.verify.iter_mut().map(|(n, t)| (*n, median(t))).collect();
     report.verify_s = (1..=TREE_ROWS).map(|n| interpolate(&verify, n)).collect();
-    for (drafter, times) in &mut timers.drafts {
-        let by_budget = times.iter_mut().map(|(budget, t)| (*budget, median(t))).collect();
+    for DraftTimes { drafter, by_budget } in &mut timers.drafts {
+        let by_budget = by_budget.iter_mut().map(|(budget, t)| (*budget, median(t))).collect();
         report.drafts.push(DraftCost { drafter: *drafter, by_budget });
     }
     let long = LONG_CONTEXT.min(room - TREE_ROWS - 1);
@@ -137,12 +137,18 @@ pub(crate) fn measure(parts: &Arc<Parts>, effort: Effort) -> Result<CostReport, 
     Ok(report)
 }
 
+/// A drafter's times so far, by budget.
+struct DraftTimes {
+    drafter: DrafterKind,
+    by_budget: Vec<(usize, Vec<f64>)>,
+}
+
 /// Sessions to time, and the times so far.
 struct Timers {
     plain: Vec<f64>,
     commit: Vec<f64>,
     verify: Vec<(usize, Vec<f64>)>,
-    drafts: Vec<(DrafterKind, Vec<(usize, Vec<f64>)>)>,
+    drafts: Vec<DraftTimes>,
     prompt: Vec<u32>,
     bare: Session,
 }
@@ -153,12 +159,13 @@ impl Timers {
         let prompt: Vec<u32> = (0..context as u32).map(|i| (7 + 13 * i) % vocab).collect();
         let mut bare = Session::new(parts.clone(), DrafterKind::Off, context + TREE_ROWS);
         bare.prefill(&prompt)?;
+        let drafters = parts.drafters().into_iter().filter(|&k| k != DrafterKind::Off);
         let budgets = || DRAFT_BUDGETS.iter().map(|&b| (b, vec![])).collect();
         Ok(Self {
             plain: vec![],
             commit: vec![],
             verify: widths.iter().map(|&n| (n, vec![])).collect(),
-            drafts: parts.drafters().into_iter().filter(|&k| k != DrafterKind::Off).map(|k| (k, budgets())).collect(),
+            drafts: drafters.map(|drafter| DraftTimes { drafter, by_budget: budgets() }).collect(),
             prompt,
             bare,
         })
@@ -178,13 +185,13 @@ impl Timers {
         fresh.verify(&chain(4))?;
         self.commit.push(timed(|| fresh.commit(&[0, 1, 2, 3]))?);
         let config = &parts.model.config;
-        for (kind, budgets) in &mut self.drafts {
-            let mut session = Session::new(parts.clone(), *kind, room);
+        for DraftTimes { drafter, by_budget } in &mut self.drafts {
+            let mut session = Session::new(parts.clone(), *drafter, room);
             let mut proposer = Proposer::new(&SamplingParams::greedy(), config.vocab_size, parts.mask_token());
             let history = History::new(&self.prompt, config.vocab_size);
             session.prefill(&self.prompt)?;
             let mut token = self.prompt[0];
-            for (budget, times) in budgets {
+            for (budget, times) in by_budget {
                 let position = session.len() as u64;
                 let root = Root { token, position, budget: *budget, depth: *budget };
                 let clock = Instant::now();

@@ -178,7 +178,7 @@ impl Engine {
                 self.cost.get_or_init(|| measured)
             }
         };
-        generate(&self.parts, request, Budgets::Auto(BudgetPolicy::new(cost, request.drafter)), on_token)
+        generate(&self.parts, request, Budgets::Auto(Box::new(BudgetPolicy::new(cost, request.drafter))), on_token)
     }
 
     /// Measures what passes, verifications of every width and drafts cost here: medians of `repetitions` interleaved runs.

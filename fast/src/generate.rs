@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Who sets the budget of a round.
 pub(crate) enum Budgets<'a> {
     Fixed(Budget),
-    Auto(BudgetPolicy<'a>),
+    Auto(Box<BudgetPolicy<'a>>),
 }
 
 /// The answer so far and the rules that end it.
