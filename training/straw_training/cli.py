@@ -3,7 +3,7 @@ from safetensors.torch import load_file
 
 from . import gdn
 from .decode import compile_layers
-from .load import device_of, load_target, log
+from .load import device_of, load_target, log, marker_of
 from .records import Live, Recorded, corpus_rows
 
 WHY = "rows.safetensors of generate, or a folder of training records"
@@ -17,11 +17,6 @@ def add_source(parser):
     parser.add_argument("--steps", type=int, help="instead of --seconds")
     parser.add_argument("--blocks", type=int, default=3072, help="drafted blocks a step")
     parser.add_argument("--batch-tokens", type=int, default=49152, help="target tokens a step")
-
-
-def marker_of(folder):
-    from tokenizers import Tokenizer
-    return Tokenizer.from_file(f"{folder}/tokenizer.json").encode("<|im_start|>assistant\n", add_special_tokens=False).ids
 
 
 def open_source(a, taps):

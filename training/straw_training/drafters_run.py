@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from . import evaluate as ev
 from . import export, gdn
-from .cli import marker_of
 from .decode import check_step, compile_layers
 from .drafters import MTP, DFlash, DFlashConfig, Weaver, WeaverConfig
 from .generate import generate
-from .load import device_of, load_target, log, save_parts, stored
+from .load import device_of, load_target, log, marker_of, save_parts, stored
 from .model import Target, TargetConfig
 from .records import Live, corpus_rows
 from .train_dflash import train_dflash
@@ -94,12 +93,13 @@ def main(argv):
         log("in-place step differs by", check_step(device))
     corpus, folder = load_file(a.corpus), os.path.dirname(a.corpus)
     compile_layers()
-    extra = corpus_rows(corpus, marker_of(folder), device)
+    marker = marker_of(folder)
+    extra = corpus_rows(corpus, marker, device)
     log("corpus rows", len(extra[0]))
 
     target = Target(TargetConfig()).to(device).requires_grad_(False).eval()
     fake = dict(zip(("ids", "prompt", "end", "hard"), extra), work=torch.randint(3, (len(extra[0]),), device=device))
-    generate(target, corpus, device, 8, a.rows, 4 * a.rows)
+    generate(target, corpus, device, 8, a.rows, 4 * a.rows, marker=marker)
     parts = Parts(target.c, a, device)
     stages(target, parts, every_shape(Live(target, parts.dflash.c.taps, fake, device, None, a.batch_tokens)), a, None)
     log("WARM DONE", round(time.time() - began, 1), "s; waiting for", a.target)
@@ -110,7 +110,7 @@ def main(argv):
     target.load_state_dict(real.state_dict())
     log("target loaded")
 
-    rows = generate(target, corpus, device, a.seconds * SHARES["generate"], a.rows, 600000, tokens["ends"], 3)
+    rows = generate(target, corpus, device, a.seconds * SHARES["generate"], a.rows, 600000, tokens["ends"], 3, marker)
     save_file({k: v[-2000:].contiguous().cpu() for k, v in rows.items()}, f"{a.out}/rows-sample.safetensors")
     torch.cuda.empty_cache() if device == "cuda" else None
     parts = Parts(target.c, a, device)

@@ -88,15 +88,18 @@ class Models:
         self.target, self.dflash, self.weaver, self.mtp, self.head = target, dflash, weaver, mtp, target.head_weight()
 
 
-def walk(prompt, end, accepted_of):
-    """Passes needed by each row when accepted_of(rows, cur) drafts are accepted at position cur."""
-    cur, passes = prompt.clone(), torch.zeros_like(prompt)
+def walk(prompt, end, methods, accepted_of):
+    """Passes that each method needs in all, when accepted_of(rows, cur) [n, methods] drafts are accepted at position cur. All walks go in step."""
+    N, V, device = len(prompt), methods, prompt.device
+    row, method = torch.arange(N, device=device).repeat_interleave(V), torch.arange(V, device=device).repeat(N)
+    cur, last, passes = prompt[row], end[row] - 1, torch.zeros(N * V, dtype=torch.long, device=device)
     while True:
-        live = (cur < end - 1).nonzero()[:, 0]
+        live = (cur < last).nonzero()[:, 0]
         if not len(live):
-            return passes
+            return passes.view(N, V).sum(0).tolist()
         passes[live] += 1
-        cur[live] = torch.minimum(cur[live] + accepted_of(live, cur[live]) + 1, end[live] - 1)
+        accepted = accepted_of(row[live], cur[live]).gather(1, method[live, None])[:, 0]
+        cur[live] = torch.minimum(cur[live] + accepted + 1, last[live])
 
 
 @torch.no_grad()
@@ -106,27 +109,26 @@ def tokens_per_pass(m, ids, prompt, end, budgets, depths=(1, 2, 3)):
         taps = m.dflash.c.taps if m.dflash else ()
         out = m.target(ids, taps=taps) if taps else (m.target(ids), None)
         hidden, features = out
-        total, result, cache = (end - prompt - 1).sum().item(), {}, {}
+        total, cache = (end - prompt - 1).sum().item(), {}
 
         def at(rows, cur):
             """[rows, 1 + budgets] accepted drafts, computed for places not seen before."""
-            need = [i for i, (r, c) in enumerate(zip(rows.tolist(), cur.tolist())) if (r, c) not in cache]
+            need = sorted({k for k in zip(rows.tolist(), cur.tolist()) if k not in cache})
             if need:
-                i = torch.tensor(need, device=ids.device)
-                r, c = rows[i], cur[i]
+                r, c = torch.tensor(need, device=ids.device).unbind(1)
                 d = Drafted(m, ids[r], end[r], c, hidden[r], features[r])
                 found = torch.cat([d.chain()[:, None].cpu(), d.trees(budgets)], 1)
                 cache.update({k: v for k, v in zip(zip(r.tolist(), c.tolist()), found)})
             return torch.stack([cache[k] for k in zip(rows.tolist(), cur.tolist())]).to(ids.device)
 
         names = ["dflash_chain"] + [f"{'weaver' if m.weaver else 'dflash'}_tree_{b}" for b in budgets]
-        for j, name in enumerate(names if m.dflash else []):
-            result[name] = round(total / walk(prompt, end, lambda r, c: at(r, c)[:, j]).sum().item(), 3)
+        passes = walk(prompt, end, len(names), at) if m.dflash else []
         if m.mtp:
-            right = mtp_accepted(m, ids, hidden, max(depths))
-            for k in depths:
-                accepted = right[..., :k].long().cumprod(-1).sum(-1)
-                result[f"mtp_{k}"] = round(total / walk(prompt, end, lambda r, c: torch.minimum(accepted[r, c - 1], end[r] - 1 - c)).sum().item(), 3)
+            right = mtp_accepted(m, ids, hidden, max(depths)).long().cumprod(-1)
+            accepted = torch.stack([right[..., :k].sum(-1) for k in depths], -1)
+            names = names[: len(passes)] + [f"mtp_{k}" for k in depths]
+            passes = passes + walk(prompt, end, len(depths), lambda r, c: accepted[r, c - 1])
+        result = {name: round(total / n, 3) for name, n in zip(names, passes)}
     return result
 
 

@@ -11,27 +11,36 @@ from safetensors.torch import load_file, save_file
 
 from . import gdn
 from .decode import Decoder, check_step, compile_layers
-from .load import device_of, load_target, log
+from .load import device_of, load_target, log, marker_of
 
 WORK = ("code", "math", "chat")
 SHARE = {"code": 0.45, "math": 0.2, "chat": 0.35}
 NEW = {"code": 256, "math": 160, "chat": 192}
 TEMPERATURES = (0.0, 0.0, 0.0, 0.7, 1.0)
 LENGTH, PROMPT = 448, 192
+FOCUS = {"chat": ("chat", 0.5)}  # workload: (part, share of its prompts that open documents of this part)
 
 
-def padded(ids, starts, longest=PROMPT, least=4):
-    """Concatenated prompts to a matrix [N, longest] and lengths [N]; longer and shorter ones are left out."""
+def padded(ids, starts, longest=PROMPT, least=4, width=None):
+    """Concatenated prompts to a matrix [N, width] and lengths [N]; longer and shorter ones are left out."""
     starts = starts.long()
     length = torch.diff(starts, append=torch.tensor([ids.numel()], device=ids.device))
     keep = (length >= least) & (length <= longest)
     starts, length = starts[keep], length[keep]
-    at = torch.arange(longest, device=ids.device)
+    at = torch.arange(width or longest, device=ids.device)
     m = ids[(starts[:, None] + at).clamp(max=ids.numel() - 1)]
     return torch.where(at < length[:, None], m, 0), length
 
 
-def queue(corpus, count, device, seed=0):
+def openings(corpus, part, marker, device):
+    """Documents of a part cut after the marker that opens the first answer: matrix and lengths as from `padded`."""
+    m, _ = padded(corpus[f"train.{part}.ids"].to(device), corpus[f"train.{part}.starts"].to(device), longest=10**9, width=PROMPT)
+    hit = torch.stack([m[:, i : PROMPT - len(marker) + 1 + i] == x for i, x in enumerate(marker)]).all(0)
+    n = hit.int().argmax(1) + len(marker)
+    return m[hit.any(1)], n[hit.any(1)]
+
+
+def queue(corpus, count, device, marker=None, seed=0):
     """Prompts in the order they will be answered: matrix, lengths, workload, temperature, limit."""
     g = torch.Generator().manual_seed(seed)
     work = torch.multinomial(torch.tensor([SHARE[w] for w in WORK]), count, True, generator=g)
@@ -39,6 +48,11 @@ def queue(corpus, count, device, seed=0):
     for i, w in enumerate(WORK):
         m, n = padded(corpus[f"prompts.{w}.ids"].to(device), corpus[f"prompts.{w}.starts"].to(device))
         mine = (work == i).nonzero()[:, 0]
+        if marker and w in FOCUS:
+            part, share = FOCUS[w]
+            m2, n2 = openings(corpus, part, marker, device)
+            more = torch.randint(len(n2), (int(len(n) * share / (1 - share)),), generator=g).to(device)
+            m, n = torch.cat([m, m2[more]]), torch.cat([n, n2[more]])
         order = torch.cat([torch.randperm(len(n), generator=g) for _ in range(max(1, -(-len(mine) // len(n))))])[: len(mine)].to(device)
         prompts[mine.to(device)], lengths[mine.to(device)] = m[order].to(torch.int16), n[order]
     temperature = torch.tensor(TEMPERATURES)[torch.randint(len(TEMPERATURES), (count,), generator=g)].to(device)
@@ -47,8 +61,8 @@ def queue(corpus, count, device, seed=0):
     return prompts, lengths, work, temperature, limit
 
 
-def generate(target, corpus, device, seconds, rows=6144, count=600000, ends=(0, 2), banned=3, seed=0):
-    prompts, lengths, work, temperature, limit = queue(corpus, count, device, seed)
+def generate(target, corpus, device, seconds, rows=6144, count=600000, ends=(0, 2), banned=3, marker=None, seed=0):
+    prompts, lengths, work, temperature, limit = queue(corpus, count, device, marker, seed)
     rows = min(rows, count)
     d = Decoder(target, rows, LENGTH, ends, banned, device)
     d.advance(0)
@@ -99,5 +113,5 @@ def main(argv):
     if device == "cuda":
         log("in-place step differs by", check_step(device))
     compile_layers()
-    rows = generate(target, load_file(a.corpus), device, a.seconds, a.rows, a.count, tokens["ends"], tokens["banned"])
+    rows = generate(target, load_file(a.corpus), device, a.seconds, a.rows, a.count, tokens["ends"], tokens["banned"], marker_of(a.target))
     save_file({k: v.contiguous().cpu() for k, v in rows.items()}, a.out)

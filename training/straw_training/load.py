@@ -75,6 +75,12 @@ def token_ids(folder):
     return {"ends": ends or [vocab - 1], "banned": vocab - 1 if mask is None else mask}
 
 
+def marker_of(folder):
+    """Token ids of the text that opens an answer."""
+    from tokenizers import Tokenizer
+    return Tokenizer.from_file(f"{folder}/tokenizer.json").encode("<|im_start|>assistant\n", add_special_tokens=False).ids
+
+
 def load_target(folder, device="cpu"):
     state = {k.replace("model.language_model.", "model."): v for k, v in tensors(folder).items()}
     target = fill(Target(target_config(folder)), state, folder).to(device).requires_grad_(False).eval()

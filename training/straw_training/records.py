@@ -88,7 +88,8 @@ class Live:
         pick = torch.multinomial(weight, B, replacement=True)
         ids, prompt, end, hard = (r[pick] for r in rows)
         with torch.no_grad(), amp(self.device):
-            hidden, taps = self.target(ids.long(), taps=self.taps)
+            out = self.target(ids.long(), taps=self.taps)
+            hidden, taps = out if self.taps else (out, None)
         return Batch(ids.long(), prompt, end, hard, hidden, taps)
 
 

@@ -43,8 +43,13 @@ def pool_loss(weaver, root, hidden, path, scores, candidates, rows, labels, head
 
 
 @torch.no_grad()
-def own_paths(weaver, target, source, batch, run, size, head):
+def own_paths(weaver, target, batch, run, size, head):
     """A batch in which one stretch of every row is a path sampled from the Weaver; labels come from the target on it."""
+    with amp(batch.ids.device):  # again, so that no cast made without gradients is remembered
+        return _own_paths(weaver, target, batch, run, size, head)
+
+
+def _own_paths(weaver, target, batch, run, size, head):
     anchors = batch.anchors(1)
     single = Batch(batch.ids, batch.prompt, batch.end, batch.hard, batch.hidden, batch.taps)
     single.anchors = lambda count: anchors
@@ -79,7 +84,7 @@ def train_weaver(weaver, dflash, target, head, source, seconds=None, steps=None,
         with amp(batch.ids.device):
             with torch.no_grad():
                 if own:
-                    inputs = own_paths(weaver, target, source, batch, run, size, head)
+                    inputs = own_paths(weaver, target, batch, run, size, head)
                 else:
                     hidden, labels, rows, root, hard = draft(run, target, batch, anchors_per_row(batch, blocks))
                     scores, candidates = shortlist(hidden[:, 1:], head, size)
