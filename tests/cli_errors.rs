@@ -58,6 +58,8 @@ fn damaged_weights_are_refused() {
     nan[begin(norm) + 6..begin(norm) + 8].copy_from_slice(&bf16::NAN.to_le_bytes());
     let mut shape = fields.clone();
     shape["lm_head.weight"]["shape"] = serde_json::json!([64, 320]);
+    let mut square = fields.clone();
+    square[norm]["shape"] = serde_json::json!([8, 8]);
     let mut missing = fields.clone();
     let moved = missing.as_object_mut().unwrap().remove(norm).unwrap();
     missing["something.else"] = moved;
@@ -70,6 +72,7 @@ fn damaged_weights_are_refused() {
         ("header longer than the file", long, &["model.safetensors", "header"]),
         ("nan", nan, &[norm, "NaN"]),
         ("wrong shape", with_header(&shape, &whole[data..]), &["lm_head.weight", "[64, 320]", "[320, 64]"]),
+        ("wrong shape of as many numbers", with_header(&square, &whole[data..]), &[norm, "[8, 8]", "[64]"]),
         ("missing tensor", with_header(&missing, &whole[data..]), &[norm]),
         ("unknown number type", with_header(&kind, &whole[data..]), &["model.safetensors", "Q3"]),
     ] {

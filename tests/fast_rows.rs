@@ -129,6 +129,22 @@ fn a_tree_path_is_its_sequence() {
 }
 
 #[test]
+fn a_tree_wider_than_a_pass_has_the_same_rows() {
+    let (engine, prompt) = (fixture(1), fixture_ids(&["short12"]));
+    let vocab = engine.config().vocab_size;
+    let wide = (0..).map(|salt| tree(prompt[11], 90, vocab as u32, salt)).find(|t| (6..20).contains(&t.max_depth())).unwrap();
+    let found = rows(&engine.tree_logits(&prompt, &wide).unwrap(), vocab);
+    for row in 0..wide.rows() {
+        let sequence: Vec<u32> = wide.path(row).iter().map(|&n| wide.tokens()[n]).collect();
+        let mut session = engine.session_with_room(64);
+        session.prefill(&prompt[..11]).unwrap();
+        assert!(found[row] == number_bits(session.prefill(&sequence).unwrap()), "row {row}");
+    }
+    let deep = DraftTree::chain(prompt[11], &[(1, 0.0); 33]).unwrap();
+    assert!(engine.tree_logits(&prompt, &deep).unwrap_err().to_string().contains("at most 33"));
+}
+
+#[test]
 fn siblings_are_isolated() {
     let (engine, prompt) = (fixture(1), fixture_ids(&["prompt64"]));
     let vocab = engine.config().vocab_size;

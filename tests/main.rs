@@ -5,6 +5,7 @@ mod cli_errors;
 mod cli_generate;
 mod cli_logits;
 mod fast_answers;
+mod fast_drafters;
 mod fast_loading;
 mod fast_models;
 mod fast_oracle;

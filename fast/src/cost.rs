@@ -187,7 +187,7 @@ impl Timers {
         let config = &parts.model.config;
         for DraftTimes { drafter, by_budget } in &mut self.drafts {
             let mut session = Session::new(parts.clone(), *drafter, room);
-            let mut proposer = Proposer::new(&SamplingParams::greedy(), config.vocab_size, parts.mask_token());
+            let mut proposer = Proposer::new(&SamplingParams::greedy(), config.vocab_size, parts.mask_token(*drafter));
             let history = History::new(&self.prompt, config.vocab_size);
             session.prefill(&self.prompt)?;
             let mut token = self.prompt[0];

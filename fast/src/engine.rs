@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::cost::{self, CostReport};
 use crate::dflash::Dflash;
 use crate::generate::{Budgets, generate};
-use crate::model::Model;
+use crate::model::{Model, TREE_ROWS};
 use crate::mtp::Mtp;
 use crate::session::Session;
 use crate::weaver::Weaver;
@@ -16,6 +16,7 @@ use crate::weights::Weights;
 use specdec::{
     ConfigError, DflashConfig, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, QuantScheme, Token, WeaverConfig,
 };
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -132,7 +133,8 @@ impl Engine {
     }
 
     /// Logits of a draft tree after a prompt: `[rows, vocab]`. The tree's root token is the last token of `prompt`, so row 0
-    /// holds the logits after the prompt. Errors: as [`logits`](Self::logits), a root that differs, a tree too wide.
+    /// holds the logits after the prompt. A tree of more rows than a pass takes is run in several passes, which changes no
+    /// bit. Errors: as [`logits`](Self::logits), a root that differs, a path longer than a pass.
     pub fn tree_logits(&self, prompt: &[u32], tree: &DraftTree) -> Result<Vec<f32>, FastError> {
         let Some((&last, before)) = prompt.split_last() else {
             return Err(FastError::bounds("the number of tokens", 0, "at least 1"));
@@ -148,7 +150,15 @@ impl Engine {
         if !before.is_empty() {
             session.prefill(before)?;
         }
-        Ok(session.verify(tree)?.to_vec())
+        let vocab = self.config().vocab_size;
+        let mut all = vec![0.0; tree.rows() * vocab];
+        for rows in passes(tree) {
+            let logits = session.verify(&part(tree, &rows))?;
+            for (logits, row) in logits.chunks_exact(vocab).zip(rows) {
+                all[row * vocab..][..vocab].copy_from_slice(logits);
+            }
+        }
+        Ok(all)
     }
 
     /// Answers a request; every token is shown to `on_token` as soon as it is known, and a break ends the answer with it.
@@ -209,10 +219,35 @@ impl Parts {
         Err(FastError::NoDrafter { wanted, available: names.join(", ") })
     }
 
-    /// The block drafter's mask.
-    pub fn mask_token(&self) -> Option<u32> {
-        self.dflash.as_ref().map(|d| d.config.mask_token_id)
+    /// The token that this drafter never proposes: DFlash's mask, which is a question and no answer.
+    pub fn mask_token(&self, kind: DrafterKind) -> Option<u32> {
+        let reads_masks = matches!(kind, DrafterKind::Dflash | DrafterKind::DflashTree | DrafterKind::Weaver);
+        self.dflash.as_ref().filter(|_| reads_masks).map(|d| d.config.mask_token_id)
     }
+}
+
+/// Rows of a tree in sets that one pass can take: with every row its ancestors, rising.
+fn passes(tree: &DraftTree) -> Vec<BTreeSet<usize>> {
+    let mut passes = vec![BTreeSet::from([0])];
+    for row in 1..tree.rows() {
+        let path = tree.path(row);
+        let open = passes.len() - 1;
+        let grown: BTreeSet<usize> = passes[open].iter().copied().chain(path.iter().copied()).collect();
+        if grown.len() <= TREE_ROWS {
+            passes[open] = grown;
+        } else {
+            passes.push(path.into_iter().collect());
+        }
+    }
+    passes
+}
+
+/// The tree of some of the rows, which contain their ancestors.
+fn part(tree: &DraftTree, rows: &BTreeSet<usize>) -> DraftTree {
+    let place = |row: usize| rows.range(..row).count();
+    let drafted: Vec<(usize, u32, f32)> =
+        rows.iter().filter_map(|&row| Some((place(tree.parents()[row]?), tree.tokens()[row], tree.log_probs()[row]))).collect();
+    DraftTree::teacher_forced(tree.tokens()[0], &drafted).expect("a part of a tree is a tree")
 }
 
 fn read(path: &Path) -> Result<String, FastError> {

@@ -93,7 +93,7 @@ impl Gdn {
         let (channels, value, heads) = (dims.conv_channels(), dims.value_heads * dims.value_dim, dims.value_heads);
         let backend = weights.backend();
         let parts = [("in_proj_qkv", channels), ("in_proj_z", value), ("in_proj_b", heads), ("in_proj_a", heads)];
-        let conv = weights.vector("conv1d.weight", channels * dims.conv_kernel)?;
+        let conv = weights.numbers("conv1d.weight", &[channels, 1, dims.conv_kernel])?;
         Ok(Self {
             input: weights.stacked(&parts, hidden)?,
             conv: Conv::new(&conv, channels, dims.conv_kernel),

@@ -49,7 +49,7 @@ pub(crate) fn generate(
     let off = matches!(budgets, Budgets::Fixed(budget) if budget.is_off());
     let kind = if off { DrafterKind::Off } else { request.drafter };
     let (prompt, vocab) = (request.prompt.len(), config.vocab_size);
-    let mut proposer = Proposer::new(&request.sampling, vocab, parts.mask_token());
+    let mut proposer = Proposer::new(&request.sampling, vocab, parts.mask_token(kind));
     let mut answer = Answer {
         history: History::new(&request.prompt, vocab),
         sampler: Sampler::new(request.sampling, vocab),

@@ -85,14 +85,17 @@ impl<'a> Weights<'a> {
         })
     }
 
-    /// The tensor as a vector of `len` numbers, whatever the number of its dimensions.
-    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, FastError> {
+    /// The numbers of a tensor of this shape, row-major.
+    pub fn numbers(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, FastError> {
         let name = self.name(name);
         let tensor = self.checkpoint.tensor(&name)?;
-        if tensor.shape.iter().product::<usize>() != len {
-            tensor.expect_shape(&[len])?;
-        }
+        tensor.expect_shape(shape)?;
         tensor.floats()
+    }
+
+    /// `NAME: [len]`.
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, FastError> {
+        self.numbers(name, &[len])
     }
 
     /// Biases, stacked in order; `None` when none of them exists.
