@@ -117,12 +117,12 @@ fn a_tree_path_is_its_sequence() {
         for salt in 0..trees {
             let tree = tree(*prompt.last().unwrap(), [1, 5, 16, 32][salt as usize % 4], vocab as u32, salt);
             let found = rows(&engine.tree_logits(prompt, &tree).unwrap(), vocab);
-            for row in 0..tree.rows() {
+            for (row, found) in found.iter().enumerate() {
                 let path = tree.path(row);
                 let sequence: Vec<u32> = path.iter().map(|&n| tree.tokens()[n]).collect();
                 let mut session = engine.session_with_room(prompt.len() + 33);
                 session.prefill(&prompt[..prompt.len() - 1]).unwrap();
-                assert!(found[row] == number_bits(session.prefill(&sequence).unwrap()), "tree {salt}, row {row}");
+                assert!(*found == number_bits(session.prefill(&sequence).unwrap()), "tree {salt}, row {row}");
             }
         }
     }
@@ -134,11 +134,11 @@ fn a_tree_wider_than_a_pass_has_the_same_rows() {
     let vocab = engine.config().vocab_size;
     let wide = (0..).map(|salt| tree(prompt[11], 90, vocab as u32, salt)).find(|t| (6..20).contains(&t.max_depth())).unwrap();
     let found = rows(&engine.tree_logits(&prompt, &wide).unwrap(), vocab);
-    for row in 0..wide.rows() {
+    for (row, found) in found.iter().enumerate() {
         let sequence: Vec<u32> = wide.path(row).iter().map(|&n| wide.tokens()[n]).collect();
         let mut session = engine.session_with_room(64);
         session.prefill(&prompt[..11]).unwrap();
-        assert!(found[row] == number_bits(session.prefill(&sequence).unwrap()), "row {row}");
+        assert!(*found == number_bits(session.prefill(&sequence).unwrap()), "row {row}");
     }
     let deep = DraftTree::chain(prompt[11], &[(1, 0.0); 33]).unwrap();
     assert!(engine.tree_logits(&prompt, &deep).unwrap_err().to_string().contains("at most 33"));
