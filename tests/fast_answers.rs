@@ -86,7 +86,7 @@ fn threads_and_cache_types_keep_the_promise() {
         drafters: engine.drafters(),
         budgets: [8, 32].map(budget).to_vec(),
         samplings: vec![SamplingParams::greedy(), sampled(1.0, 2)],
-        max_tokens: 24,
+        max_tokens: 16,
         stop_tokens: vec![],
         auto: false,
     };
