@@ -9,7 +9,9 @@ use crate::{
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
-use specdec::{Architecture, DflashConfig, DrafterKind, LayerKind, ModelConfig, QuantScheme, WeaverConfig};
+use specdec::{
+    Activations, Architecture, CodeFormat, DflashConfig, DrafterKind, LayerKind, ModelConfig, QuantScheme, WeaverConfig,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -172,6 +174,8 @@ impl Report {
             let storage = match m.quantisation {
                 QuantScheme::None => "as stored (F32, F16 or BF16)".to_owned(),
                 QuantScheme::Q8 { group } => format!("q8, one scale per {group} inputs"),
+                QuantScheme::L(format) => format!("L: 8-bit codes, {}", code_format(format)),
+                QuantScheme::M(format) => format!("M: 4-bit codes and zero points, {}", code_format(format)),
             };
             out.line(format_args!("weights          {storage}"))?;
             out.line(format_args!("read per token   {}", output::bytes(m.bytes_read_per_token)))?;
@@ -200,6 +204,15 @@ impl Report {
         }
         Ok(())
     }
+}
+
+fn code_format(format: CodeFormat) -> String {
+    let rotated = if format.hadamard { "Hadamard-transformed, " } else { "" };
+    let activations = match format.activations {
+        Activations::Int8 => "8-bit",
+        Activations::F32 => "f32",
+    };
+    format!("one scale per {} inputs, {rotated}{activations} activations", format.group)
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -13,9 +13,7 @@ use crate::mtp::Mtp;
 use crate::session::Session;
 use crate::weaver::Weaver;
 use crate::weights::Weights;
-use specdec::{
-    ConfigError, DflashConfig, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, QuantScheme, Token, WeaverConfig,
-};
+use specdec::{DflashConfig, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, QuantScheme, Token, WeaverConfig};
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
@@ -77,6 +75,9 @@ impl Engine {
         let config = ModelConfig::from_json(&read(&dir.join("config.json"))?, generation.as_deref())?;
         let checkpoint = Checkpoint::open(dir)?;
         let quantisation = config.quantisation;
+        if quantisation.codes().is_some() {
+            return Err(FastError::bounds("quantization_config.scheme", 2, "version 1: this build reads no 8-bit arithmetic"));
+        }
         let model = Model::load(&backend, &checkpoint, config)?;
         let mtp = Mtp::load(&Weights::new(&backend, &checkpoint, "", quantisation), &model)?;
         drop(checkpoint);
@@ -86,14 +87,14 @@ impl Engine {
             let text = read(&folder.join("config.json"))?;
             let config = DflashConfig::from_json(&text, &model.config)?;
             let files = Checkpoint::open(&folder)?;
-            dflash = Some(Dflash::load(&backend, &files, config, drafter_quantisation(&text)?, &model)?);
+            dflash = Some(Dflash::load(&backend, &files, config, QuantScheme::from_json("dflash/config.json", &text)?, &model)?);
         }
         let folder = dir.join("weaver");
         if let (true, Some(dflash)) = (folder.join("config.json").exists(), &dflash) {
             let text = read(&folder.join("config.json"))?;
             let config = WeaverConfig::from_json(&text, &model.config, &dflash.config)?;
             let files = Checkpoint::open(&folder)?;
-            weaver = Some(Weaver::load(&backend, &files, config, drafter_quantisation(&text)?)?);
+            weaver = Some(Weaver::load(&backend, &files, config, QuantScheme::from_json("weaver/config.json", &text)?)?);
         }
         let parts = Parts { backend, model, mtp, dflash, weaver, kv: options.kv };
         Ok(Self { parts: Arc::new(parts), cost: OnceLock::new() })
@@ -252,20 +253,4 @@ fn part(tree: &DraftTree, rows: &BTreeSet<usize>) -> DraftTree {
 
 fn read(path: &Path) -> Result<String, FastError> {
     fs::read_to_string(path).map_err(|e| FastError::Read { file: path.display().to_string(), found: e.to_string() })
-}
-
-/// A drafter's own `quantization_config`, of which only the group matters: a tensor says itself whether it has codes.
-fn drafter_quantisation(config: &str) -> Result<QuantScheme, FastError> {
-    let json: serde_json::Value = serde_json::from_str(config)
-        .map_err(|e| ConfigError::NotJson { file: "the drafter's config.json".into(), found: e.to_string() })?;
-    let Some(quant) = json.get("quantization_config").filter(|v| !v.is_null()) else { return Ok(QuantScheme::None) };
-    match quant.get("group_size").and_then(serde_json::Value::as_u64).filter(|&g| (1..=1 << 20).contains(&g)) {
-        Some(group) => Ok(QuantScheme::Q8 { group: group as usize }),
-        None => Err(ConfigError::Field {
-            name: "quantization_config.group_size".into(),
-            found: quant.get("group_size").map_or("missing".into(), ToString::to_string),
-            expected: "a whole number of at least 1".into(),
-        }
-        .into()),
-    }
 }

@@ -21,6 +21,7 @@ impl<'a> Weights<'a> {
         let group = match quantisation {
             QuantScheme::None => 64,
             QuantScheme::Q8 { group } => group,
+            QuantScheme::L(format) | QuantScheme::M(format) => format.group,
         };
         Self { backend, checkpoint, prefix: prefix.into(), group }
     }

@@ -2,6 +2,7 @@
 //! Knows the four decoder families straw runs; nothing of tensors or files.
 
 use crate::config_json::Fields;
+use crate::quantisation::QuantScheme;
 use serde::{Deserialize, Serialize};
 
 /// Decoder families. A closed set.
@@ -73,19 +74,6 @@ impl GdnDims {
     pub fn state_len(&self) -> usize {
         self.value_heads * self.key_dim * self.value_dim
     }
-}
-
-/// How the weights are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum QuantScheme {
-    /// f32, f16 or bf16 tensors.
-    None,
-    /// 8-bit symmetric codes with a bf16 scale per `group` inputs: a weight is exactly `scale * code` (docs/formats.md).
-    Q8 {
-        /// Inputs that share a scale.
-        group: usize,
-    },
 }
 
 /// Everything an engine needs to know of a target besides its tensors.
@@ -165,7 +153,7 @@ impl ModelConfig {
             mtp_layers,
             max_positions: text.optional_size("max_position_embeddings")?.unwrap_or(32768),
             eos_token_ids,
-            quantisation: quantisation(&root)?,
+            quantisation: QuantScheme::of(&root)?,
         })
     }
 
@@ -286,18 +274,6 @@ fn gdn_dims(text: &Fields) -> Result<GdnDims, ConfigError> {
         return Err(ConfigError::field("linear_conv_kernel_dim", dims.conv_kernel, "2 to 16"));
     }
     Ok(dims)
-}
-
-fn quantisation(root: &Fields) -> Result<QuantScheme, ConfigError> {
-    let Some(quant) = root.object("quantization_config")? else { return Ok(QuantScheme::None) };
-    let method = quant.text("quant_method")?;
-    if method != "straw" {
-        return Err(ConfigError::field("quant_method", method, "straw (convert the original with `straw quantize`)"));
-    }
-    match quant.text("scheme")?.as_str() {
-        "q8" => Ok(QuantScheme::Q8 { group: quant.size("group_size")? }),
-        other => Err(ConfigError::field("quantization_config.scheme", other, "q8")),
-    }
 }
 
 /// Why a config was refused.
