@@ -4,6 +4,7 @@ mod cli;
 mod cli_errors;
 mod cli_generate;
 mod cli_logits;
+mod cli_quantize;
 mod fast_answers;
 mod fast_drafters;
 mod fast_loading;

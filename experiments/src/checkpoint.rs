@@ -89,6 +89,11 @@ impl Checkpoint {
         self.entries.values()
     }
 
+    /// All files.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
     /// The file that holds a tensor.
     pub fn file(&self, entry: &Entry) -> &Path {
         &self.files[entry.file]

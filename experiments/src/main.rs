@@ -4,6 +4,7 @@
 mod answer;
 mod chat;
 mod checkpoint;
+mod corpus;
 mod draft;
 mod engine;
 mod explain;
@@ -12,7 +13,6 @@ mod inspect;
 mod logits;
 mod model;
 mod output;
-mod q8;
 mod quantize;
 mod stats;
 mod stop;
@@ -48,7 +48,7 @@ enum Verb {
     Inspect(inspect::InspectArgs),
     /// Write the logits of tokens and of a tree behind them to a file
     Logits(logits::LogitsArgs),
-    /// Write an 8-bit copy of a model folder, its drafters included
+    /// Write an 8-bit or 4-bit copy of a model folder
     Quantize(quantize::QuantizeArgs),
 }
 

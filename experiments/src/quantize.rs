@@ -1,36 +1,38 @@
-//! `straw quantize`: writes a smaller copy of a model folder, its drafters included.
-//! Works tensor by tensor and row by row, so memory does not grow with the model. The number format is q8's (q8.rs).
+//! `straw quantize`: writes a smaller copy of a model folder, in the formats of docs/formats.md.
+//! Works tensor by tensor and rows at a time, so memory does not grow with the model; an interrupted run continues.
 
-use crate::{
-    checkpoint::{Checkpoint, Entry},
-    output::{self, Output},
-    q8,
-};
+mod acceptance;
+mod codes;
+mod convert;
+mod feedback;
+mod partial;
+mod plan;
+mod report;
+mod settings;
+mod transform;
+
+use crate::{checkpoint::Checkpoint, corpus, output::Output};
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Args, ValueEnum};
-use half::bf16;
-use safetensors::Dtype;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use clap::Args;
+use convert::Conversion;
+use indicatif::{ProgressBar, ProgressStyle};
+use partial::Partial;
+use plan::Plan;
+use reference::GramWalk;
+use report::{Part, Report};
+use serde_json::{Map, Value};
+use settings::{Activations, Rounding, Scheme, Settings};
 use specdec::ModelConfig;
 use std::{
-    fs::{self, File},
-    io::{self, BufWriter, Seek, SeekFrom, Write},
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-/// Number formats of `--scheme`.
-#[derive(Clone, Copy, Debug, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Scheme {
-    /// 8-bit symmetric codes, one bf16 scale per 64 inputs
-    Q8,
-}
-
 /// Arguments of `straw quantize`.
 #[derive(Args, Debug)]
-#[command(after_help = "Example: straw quantize --model ~/models/Qwen3.5-0.8B --scheme q8 --out ~/models/Qwen3.5-0.8B-q8")]
+#[command(after_help = "Example: straw quantize --model ~/models/Qwen3.5-0.8B --scheme m --calibrate text.jsonl --drafters")]
 pub struct QuantizeArgs {
     /// Folder of the model to convert (config.json, safetensors, and dflash/ and weaver/ where present)
     #[arg(long, value_name = "DIR")]
@@ -38,37 +40,45 @@ pub struct QuantizeArgs {
     /// Number format of the copy
     #[arg(long, value_enum)]
     scheme: Scheme,
-    /// Folder to write
+    /// Folder to write [default: the model's folder with the scheme's name, DIR-m]
     #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    out: Option<PathBuf>,
+    /// Quantise the drafters too (the MTP head, DFlash, Weaver), and measure what that does to acceptance
+    #[arg(long)]
+    drafters: bool,
+    /// Leave acceptance unmeasured: measuring loads both models into memory
+    #[arg(long, requires = "drafters")]
+    no_acceptance: bool,
+    /// Text to calibrate on: plain, or JSON lines of {text} or {prompt, answer}
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
+    /// Tokens to calibrate on, taken evenly from the text
+    #[arg(long, value_name = "N", default_value_t = 8192, requires = "calibrate")]
+    calibration_tokens: usize,
+    /// How codes are chosen [default: feedback with --calibrate, nearest without]
+    #[arg(long, value_enum)]
+    rounding: Option<Rounding>,
+    /// Block of the Hadamard transform of the inputs, 32, or 0 for none [default: 32; q8: 0]
+    #[arg(long, value_name = "N")]
+    hadamard: Option<usize>,
+    /// Inputs that share a scale: 32, 64 or 128
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    group: usize,
+    /// Numbers that linears take when the copy runs [default: int8; q8: f32]
+    #[arg(long, value_enum)]
+    activations: Option<Activations>,
+    /// In scheme m, tensors whose name contains one of these have 8 bits ("none" for none) [default: embed_tokens,lm_head]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    eight_bit: Option<Vec<String>>,
     /// Overwrite a model that is in the folder already
     #[arg(long)]
     force: bool,
+    /// Print every tensor's error
+    #[arg(long)]
+    tensors: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Serialize)]
-struct Report {
-    model: PathBuf,
-    out: PathBuf,
-    scheme: Scheme,
-    parts: Vec<Part>,
-    bytes: u64,
-}
-
-/// One checkpoint of the folder: the target with its MTP head, or a drafter.
-#[derive(Serialize)]
-struct Part {
-    part: &'static str,
-    quantised_tensors: usize,
-    kept_tensors: usize,
-    left_out_tensors: usize,
-    bytes_before: u64,
-    bytes: u64,
-    /// Root of sum (w - scale * code)^2 / sum w^2 over all quantised weights.
-    relative_rms_error: f64,
 }
 
 /// Files that a copy needs besides weights and config.json.
@@ -81,9 +91,17 @@ const COMPANIONS: [&str; 7] = [
     "vocab.json",
     "merges.txt",
 ];
+/// Tokens of a calibration text that are run together.
+const CALIBRATION_WINDOW: usize = 512;
+
+/// Threads that choose codes. Changes no byte of the result.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
 
 /// Converts and reports.
 pub fn run(args: &QuantizeArgs) -> Result<ExitCode> {
+    let settings = settings(args)?;
     let from = fs::canonicalize(&args.model).with_context(|| args.model.display().to_string())?;
     let config = fs::read_to_string(from.join("config.json")).with_context(|| from.join("config.json").display().to_string())?;
     ModelConfig::from_json(&config, None).with_context(|| from.display().to_string())?;
@@ -93,203 +111,171 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode> {
         "{}: has no tensor embed_tokens.weight, so it is not a model that straw knows",
         from.display()
     );
-    if let Ok(out) = fs::canonicalize(&args.out) {
-        ensure!(out != from, "--out is the model's own folder {}, expected another one", from.display());
-        let taken = ["config.json", "model.safetensors"].iter().find(|name| out.join(name).exists());
-        if let (Some(name), false) = (taken, args.force) {
-            bail!("{} exists already (give --force to overwrite)", args.out.join(name).display());
-        }
-    }
-    let mut parts = vec![convert(&from, &args.out, "target", target)?];
+    let out = out_folder(args, &from)?;
+    let calibration = args.calibrate.as_deref().map(|file| calibration(file, &from, args.calibration_tokens)).transpose()?;
+    let (part, config) = convert(&from, &out, "target", &target, Some(&settings), calibration.as_deref())?;
+    let mut parts = vec![part];
     for part in ["dflash", "weaver"] {
-        if from.join(part).join("config.json").is_file() {
-            parts.push(convert(&from.join(part), &args.out.join(part), part, Checkpoint::open(&from.join(part))?)?);
+        let folder = from.join(part);
+        if folder.join("config.json").is_file() {
+            let (source, to) = (Checkpoint::open(&folder)?, out.join(part));
+            let (part, config) = convert(&folder, &to, part, &source, settings.drafters.then_some(&settings), None)?;
+            partial::write(&to.join("config.json"), config.as_bytes())?;
+            parts.push(part);
         }
     }
     for name in COMPANIONS {
         if from.join(name).is_file() {
-            copy(&from.join(name), &args.out.join(name))?;
+            let bytes = fs::read(from.join(name)).with_context(|| from.join(name).display().to_string())?;
+            partial::write(&out.join(name), &bytes)?;
         }
     }
-    let bytes = parts.iter().map(|p| p.bytes).sum();
-    let report = Report { model: from, out: args.out.clone(), scheme: args.scheme, parts, bytes };
+    // Last, because with it the folder becomes a model.
+    partial::write(&out.join("config.json"), config.as_bytes())?;
+    for part in ["", "dflash", "weaver"] {
+        partial::forget(&out.join(part).join("model.safetensors"))?;
+    }
+    let acceptance = match settings.drafters && !args.no_acceptance {
+        true => acceptance::measure(&from, &out)?,
+        false => Vec::new(),
+    };
+    let tokens = calibration.map_or(0, |texts| texts.iter().map(Vec::len).sum());
+    let report = Report { model: from, out, settings, calibration_tokens: tokens, parts, acceptance };
     let mut out = Output::stdout();
     if args.json {
-        out.json(&report)?;
-        return Ok(ExitCode::SUCCESS);
+        out.json(&report)?
+    } else {
+        report.print(&mut out, args.tensors)?
     }
-    for p in &report.parts {
-        out.line(format_args!(
-            "{}: {} tensors quantised, {} kept, {} left out; {} -> {}; relative rms error {:.5}",
-            p.part,
-            p.quantised_tensors,
-            p.kept_tensors,
-            p.left_out_tensors,
-            output::bytes(p.bytes_before),
-            output::bytes(p.bytes),
-            p.relative_rms_error
-        ))?;
-    }
-    out.line(format_args!("wrote {} ({})", report.out.display(), output::bytes(report.bytes)))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What becomes of a tensor.
-#[derive(Clone, Copy, PartialEq)]
-enum Fate {
-    Quantised,
-    Kept,
-    LeftOut,
-}
-
-/// Linears and the embedding are quantised; the two small gate projections of the delta rule feed an exponential and
-/// stay. A vision tower is left out: straw runs text.
-fn fate(entry: &Entry) -> Fate {
-    let gate = ["in_proj_a.", "in_proj_b."].iter().any(|g| entry.name.contains(g));
-    match entry.shape.len() {
-        _ if entry.name.starts_with("model.visual.") => Fate::LeftOut,
-        2 if entry.name.ends_with(".weight") && !gate => Fate::Quantised,
-        _ => Fate::Kept,
+fn settings(args: &QuantizeArgs) -> Result<Settings> {
+    let q8 = args.scheme == Scheme::Q8;
+    let refused = q8 && (args.hadamard.is_some() || args.activations.is_some());
+    ensure!(!refused, "scheme q8 has no Hadamard transform and f32 activations (use --scheme l)");
+    let rounding = args.rounding.unwrap_or(if args.calibrate.is_some() { Rounding::Feedback } else { Rounding::Nearest });
+    match (rounding, &args.calibrate) {
+        (Rounding::Feedback, None) => bail!("rounding with feedback needs a text to calibrate on (set --calibrate)"),
+        (Rounding::Nearest, Some(_)) => bail!("--calibrate has no effect on nearest rounding (leave it out)"),
+        _ => {}
     }
+    let eight = match &args.eight_bit {
+        Some(names) if names.iter().any(|n| n == "none") => Vec::new(),
+        Some(names) => names.clone(),
+        None if args.scheme == Scheme::M => ["embed_tokens", "lm_head"].map(str::to_owned).to_vec(),
+        None => Vec::new(),
+    };
+    let settings = Settings {
+        scheme: args.scheme,
+        hadamard: args.hadamard.unwrap_or(if q8 { 0 } else { specdec::hadamard::BLOCK }),
+        group: args.group,
+        activations: args.activations.unwrap_or(if q8 { Activations::F32 } else { Activations::Int8 }),
+        rounding,
+        eight,
+        drafters: args.drafters,
+    };
+    settings.check()?;
+    Ok(settings)
 }
 
-/// One tensor of the new file.
-struct Planned<'a> {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
-    source: &'a Entry,
-    begin: u64,
-    bytes: u64,
+/// The folder to write, empty, free to be overwritten, or with an unfinished run in it.
+fn out_folder(args: &QuantizeArgs, from: &Path) -> Result<PathBuf> {
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => {
+            let name = from.file_name().map_or("model".into(), |name| name.to_string_lossy());
+            let scheme = serde_json::to_value(args.scheme)?;
+            from.with_file_name(format!("{name}-{}", scheme.as_str().unwrap_or("q")))
+        }
+    };
+    let Ok(found) = fs::canonicalize(&out) else { return Ok(out) };
+    ensure!(found != from, "--out is the model's own folder {}, expected another one", from.display());
+    let unfinished = !out.join("config.json").exists() && out.join("model.safetensors.journal").exists();
+    let taken = ["config.json", "model.safetensors"].iter().find(|name| out.join(name).exists());
+    match taken {
+        Some(_) if unfinished => {}
+        Some(name) if !args.force => bail!("{} exists already (give --force to overwrite)", out.join(name).display()),
+        // From here to the end the folder is no model.
+        Some(_) => {
+            let config = out.join("config.json");
+            if config.exists() {
+                fs::remove_file(&config).with_context(|| config.display().to_string())?;
+            }
+        }
+        None => {}
+    }
+    Ok(out)
 }
 
-fn convert(from: &Path, out: &Path, part: &'static str, source: Checkpoint) -> Result<Part> {
+/// Windows taken evenly from all the text.
+fn calibration(file: &Path, model: &Path, tokens: usize) -> Result<Vec<Vec<u32>>> {
+    let samples = corpus::read(file, model, CALIBRATION_WINDOW)?;
+    let total: usize = samples.iter().map(|s| s.tokens.len()).sum();
+    let (mut taken, mut seen, mut texts) = (0, 0, Vec::new());
+    for sample in samples {
+        seen += sample.tokens.len();
+        // What an even pace would have taken by now.
+        if taken < tokens.min(total) * seen / total {
+            taken += sample.tokens.len();
+            texts.push(sample.tokens);
+        }
+    }
+    Ok(texts)
+}
+
+/// Writes the weights of one checkpoint folder and returns its new config.json. Without settings weights are copied as they are.
+fn convert(
+    from: &Path,
+    out: &Path,
+    part: &'static str,
+    source: &Checkpoint,
+    settings: Option<&Settings>,
+    calibration: Option<&[Vec<u32>]>,
+) -> Result<(Part, String)> {
     let config_path = from.join("config.json");
     let text = fs::read_to_string(&config_path).with_context(|| config_path.display().to_string())?;
     let mut config: Map<String, Value> = serde_json::from_str(&text).with_context(|| config_path.display().to_string())?;
     ensure!(!config.contains_key("quantization_config"), "{}: the model is quantised already", config_path.display());
-    config.insert(
-        "quantization_config".into(),
-        json!({"quant_method": "straw", "scheme": "q8", "version": 1, "bits": 8, "group_size": q8::GROUP, "symmetric": true}),
-    );
-    let mut plan = Vec::new();
-    for entry in source.entries().filter(|e| fate(e) != Fate::LeftOut) {
-        let mut add = |name: String, dtype: Dtype, shape: Vec<usize>| {
-            let bytes = shape.iter().product::<usize>() as u64 * dtype.bitsize() as u64 / 8;
-            plan.push(Planned { name, dtype, shape, source: entry, begin: 0, bytes });
-        };
-        match (fate(entry), &entry.shape[..]) {
-            (Fate::Quantised, &[rows, columns]) => {
-                add(entry.name.clone(), Dtype::I8, vec![rows, columns]);
-                add(format!("{}.scale", entry.name), Dtype::BF16, vec![rows, columns.div_ceil(q8::GROUP)]);
-            }
-            _ => add(entry.name.clone(), entry.dtype, entry.shape.clone()),
-        }
+    if let Some(settings) = settings {
+        config.insert("quantization_config".into(), settings.config());
     }
-    // Wide types first: every tensor then begins at a multiple of its element.
-    plan.sort_by(|a, b| b.dtype.bitsize().cmp(&a.dtype.bitsize()).then(a.name.cmp(&b.name)));
+    let plan = Plan::new(source, settings)?;
+    let new_folder = !out.exists();
     fs::create_dir_all(out).with_context(|| out.display().to_string())?;
-    let weights = Partial::new(out.join("model.safetensors"));
-    let relative_rms_error =
-        write_weights(&weights.path, &source, &mut plan).with_context(|| format!("writing {}", weights.name.display()))?;
-    weights.finish()?;
-    write(&out.join("config.json"), format!("{}\n", serde_json::to_string_pretty(&config)?).as_bytes())?;
-    let count = |f: Fate| source.entries().filter(|e| fate(e) == f).count();
-    Ok(Part {
-        part,
-        quantised_tensors: count(Fate::Quantised),
-        kept_tensors: count(Fate::Kept),
-        left_out_tensors: count(Fate::LeftOut),
-        bytes_before: source.entries().map(|e| e.bytes).sum(),
-        bytes: plan.iter().map(|p| p.bytes).sum(),
-        relative_rms_error,
-    })
-}
-
-/// Returns the relative rms error of the quantised weights.
-fn write_weights(path: &Path, source: &Checkpoint, plan: &mut [Planned]) -> Result<f64> {
-    let mut header = Map::from_iter([("__metadata__".to_owned(), json!({"format": "pt"}))]);
-    let mut end = 0;
-    for tensor in plan.iter_mut() {
-        tensor.begin = end;
-        end += tensor.bytes;
-        let dtype = serde_json::to_value(tensor.dtype)?;
-        let entry = json!({"dtype": dtype, "shape": tensor.shape, "data_offsets": [tensor.begin, end]});
-        header.insert(tensor.name.clone(), entry);
+    let request = request(source, settings, calibration, &plan)?;
+    let mut file = Partial::open(out.join("model.safetensors"), &request, &plan.header, plan.size)?;
+    let bar = ProgressBar::new(source.entries().map(|e| e.bytes).sum());
+    bar.set_style(ProgressStyle::with_template("{prefix:8} {wide_bar} {bytes} of {total_bytes}, {eta} left")?);
+    bar.set_prefix(part);
+    if file.count() > 0 {
+        bar.println(format!("{part}: continuing, {} of {} tensors are finished", file.count(), plan.jobs.len()));
     }
-    let mut header = serde_json::to_vec(&header)?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let data = 8 + header.len() as u64;
-    let mut file = File::create(path)?;
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(&header)?;
-    file.set_len(data + end)?;
-    let at = |begin: u64| -> io::Result<BufWriter<File>> {
-        let mut file = File::options().write(true).open(path)?;
-        file.seek(SeekFrom::Start(data + begin))?;
-        Ok(BufWriter::new(file))
-    };
-    let (mut error, mut norm) = (0.0, 0.0);
-    for tensor in plan.iter() {
-        if fate(tensor.source) == Fate::Kept {
-            let mut to = at(tensor.begin)?;
-            let copied = io::copy(&mut source.bytes(tensor.source)?, &mut to)?;
-            ensure!(copied == tensor.bytes, "{}: ended inside tensor {:?}", source.file(tensor.source).display(), tensor.name);
-            to.flush()?;
-        } else if tensor.dtype == Dtype::I8 {
-            let scale = plan.iter().find(|p| p.dtype == Dtype::BF16 && p.source.name == tensor.name);
-            let scale = scale.context("a quantised tensor without scales")?;
-            let (mut codes_to, mut scales_to) = (at(tensor.begin)?, at(scale.begin)?);
-            let (mut codes, mut scales): (Vec<i8>, Vec<bf16>) = (Vec::new(), Vec::new());
-            source.rows(tensor.source, |_, row| {
-                codes.clear();
-                scales.clear();
-                q8::quantise_row(row, &mut codes, &mut scales);
-                for (i, (&w, &c)) in row.iter().zip(&codes).enumerate() {
-                    error += (f64::from(w) - f64::from(scales[i / q8::GROUP].to_f32()) * f64::from(c)).powi(2);
-                    norm += f64::from(w).powi(2);
-                }
-                codes_to.write_all(&codes.iter().flat_map(|c| c.to_le_bytes()).collect::<Vec<_>>())?;
-                scales_to.write_all(&scales.iter().flat_map(|s| s.to_le_bytes()).collect::<Vec<_>>())?;
-                Ok(())
-            })?;
-            codes_to.flush()?;
-            scales_to.flush()?;
+    let walk = calibration.map(|texts| GramWalk::open(from, texts)).transpose()?;
+    let converted = Conversion { source, plan: &plan, settings, file: &mut file, bar: &bar }.run(walk);
+    bar.finish_and_clear();
+    if let Err(error) = converted.and_then(|()| file.name_it()) {
+        // A full disk can be made room on and the run continued; a model that cannot be converted cannot.
+        if !error.chain().any(|e| e.is::<std::io::Error>()) {
+            file.abandon();
         }
+        if new_folder {
+            // Only an empty folder goes.
+            let _ = fs::remove_dir(out);
+        }
+        return Err(error.context(format!("writing {}", out.join("model.safetensors").display())));
     }
-    Ok(if norm > 0.0 { (error / norm).sqrt() } else { 0.0 })
+    let config = format!("{}\n", serde_json::to_string_pretty(&config)?);
+    Ok((Part::new(part, source, &plan, &file), config))
 }
 
-/// A file under a temporary name until it is whole; removed when it never becomes so.
-struct Partial {
-    path: PathBuf,
-    name: PathBuf,
-}
-
-impl Partial {
-    fn new(name: PathBuf) -> Self {
-        let mut path = name.clone().into_os_string();
-        path.push(".partial");
-        Self { path: path.into(), name }
+/// What decides every byte of the new file, as one line.
+fn request(source: &Checkpoint, settings: Option<&Settings>, calibration: Option<&[Vec<u32>]>, plan: &Plan) -> Result<String> {
+    let mut hash = DefaultHasher::new();
+    (&plan.header, calibration).hash(&mut hash);
+    for file in source.files() {
+        let data = fs::metadata(file).with_context(|| file.display().to_string())?;
+        (file, data.len(), data.modified()?).hash(&mut hash);
     }
-
-    fn finish(self) -> Result<()> {
-        fs::rename(&self.path, &self.name).with_context(|| self.name.display().to_string())
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = Partial::new(path.to_owned());
-    fs::write(&partial.path, bytes).with_context(|| partial.path.display().to_string())?;
-    partial.finish()
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    write(to, &fs::read(from).with_context(|| from.display().to_string())?)
+    Ok(format!("{:016x} {}", hash.finish(), serde_json::to_string(&settings)?))
 }

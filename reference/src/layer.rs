@@ -18,8 +18,9 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    fn apply(&self, x: &Array2<f64>) -> Array2<f64> {
-        self.down.apply(&(self.gate.apply(x).mapv(silu) * self.up.apply(x)))
+    /// What `down` takes.
+    fn inner(&self, x: &Array2<f64>) -> Array2<f64> {
+        self.gate.apply(x).mapv(silu) * self.up.apply(x)
     }
 }
 
@@ -49,6 +50,12 @@ pub enum MixerRows {
 
 /// What a layer computed for the rows of a pass.
 pub struct LayerRows {
+    /// After the first norm, what the mixer's input projections take, `[rows, hidden]`.
+    pub mixer_input: Array2<f64>,
+    /// After the second norm, what `gate` and `up` take, `[rows, hidden]`.
+    pub mlp_input: Array2<f64>,
+    /// What `down` takes, `[rows, intermediate]`.
+    pub mlp_inner: Array2<f64>,
     /// Residual stream after the layer, `[rows, hidden]`.
     pub stream: Array2<f64>,
     /// The mixer's tensors.
@@ -58,11 +65,11 @@ pub struct LayerRows {
 impl Layer {
     /// `x: [rows, hidden]`. Reads the state, writes nothing.
     pub(crate) fn forward(&self, x: &Array2<f64>, rows: &Rows, state: &LayerState) -> LayerRows {
-        let normed = self.mixer_norm.apply(x);
+        let mixer_input = self.mixer_norm.apply(x);
         let mixer = match (&self.mixer, state) {
-            (Mixer::Gdn(gdn), LayerState::Gdn(state)) => MixerRows::Gdn(Box::new(gdn.forward(&normed, rows, state))),
+            (Mixer::Gdn(gdn), LayerState::Gdn(state)) => MixerRows::Gdn(Box::new(gdn.forward(&mixer_input, rows, state))),
             (Mixer::Attention(attention), LayerState::Attention(cache)) => {
-                MixerRows::Attention(Box::new(attention.forward(&normed, rows, cache)))
+                MixerRows::Attention(Box::new(attention.forward(&mixer_input, rows, cache)))
             }
             _ => unreachable!("a layer's state comes from its own configuration"),
         };
@@ -70,7 +77,9 @@ impl Layer {
             MixerRows::Gdn(rows) => &rows.output,
             MixerRows::Attention(rows) => &rows.output,
         };
-        let stream = &mixed + &self.mlp.apply(&self.mlp_norm.apply(&mixed));
-        LayerRows { stream, mixer }
+        let mlp_input = self.mlp_norm.apply(&mixed);
+        let mlp_inner = self.mlp.inner(&mlp_input);
+        let stream = mixed + self.mlp.down.apply(&mlp_inner);
+        LayerRows { mixer_input, mlp_input, mlp_inner, stream, mixer }
     }
 }

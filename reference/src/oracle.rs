@@ -33,10 +33,7 @@ impl Reference {
     ///
     /// Errors: one sentence for whatever is missing, damaged or of another shape than the configuration says.
     pub fn load(dir: &Path) -> Result<Self, ReferenceError> {
-        let config = read(&dir.join("config.json"))?;
-        let generation = dir.join("generation_config.json");
-        let generation = generation.exists().then(|| read(&generation)).transpose()?;
-        let config = ModelConfig::from_json(&config, generation.as_deref())?;
+        let config = read_config(dir)?;
         let weights = Checkpoint::open(dir)?;
         let has_mtp = config.mtp_layers > 0;
         let target = Target::load(&weights, config)?;
@@ -64,7 +61,7 @@ impl Reference {
     ///
     /// Errors: no tokens, an id outside the vocabulary, more tokens than the context.
     pub fn logits(&self, tokens: &[u32]) -> Result<Array2<f64>, ReferenceError> {
-        self.check_tokens(tokens, tokens.len())?;
+        check_tokens(self.config(), tokens, tokens.len())?;
         let mut logits = Array2::zeros((0, self.target.config.vocab_size));
         let mut finite = Ok(());
         self.target.run(tokens, &mut State::new(&self.target.config), &mut |pass| {
@@ -79,8 +76,8 @@ impl Reference {
     ///
     /// Errors: those of [`logits`](Self::logits), and a root that is not the last prompt token.
     pub fn tree_logits(&self, prompt: &[u32], tree: &DraftTree) -> Result<Array2<f64>, ReferenceError> {
-        self.check_tokens(prompt, prompt.len() + tree.max_depth())?;
-        self.check_tokens(tree.tokens(), 0)?;
+        check_tokens(self.config(), prompt, prompt.len() + tree.max_depth())?;
+        check_tokens(self.config(), tree.tokens(), 0)?;
         let (before, root) = prompt.split_at(prompt.len() - 1);
         if tree.tokens()[..1] != *root {
             let found = format!("the tree's root is token {}", tree.tokens()[0]);
@@ -137,20 +134,28 @@ impl Reference {
         let drafter = self.dflash.as_ref()?;
         Some(Drafter::Dflash { drafter, state: drafter.start(), shape: shape? })
     }
+}
 
-    fn check_tokens(&self, tokens: &[u32], positions: usize) -> Result<(), RequestError> {
-        let config = &self.target.config;
-        if tokens.is_empty() {
-            return Err(RequestError::EmptyPrompt);
-        }
-        if let Some(index) = tokens.iter().position(|&t| t as usize >= config.vocab_size) {
-            return Err(RequestError::TokenOutOfRange { token: tokens[index], index, vocab: config.vocab_size });
-        }
-        if positions > config.max_positions {
-            return Err(RequestError::PromptTooLong { found: positions, context: config.max_positions });
-        }
-        Ok(())
+/// Refuses what no pass can take: no tokens, an id outside the vocabulary, more positions than the context.
+pub(crate) fn check_tokens(config: &ModelConfig, tokens: &[u32], positions: usize) -> Result<(), RequestError> {
+    if tokens.is_empty() {
+        return Err(RequestError::EmptyPrompt);
     }
+    if let Some(index) = tokens.iter().position(|&t| t as usize >= config.vocab_size) {
+        return Err(RequestError::TokenOutOfRange { token: tokens[index], index, vocab: config.vocab_size });
+    }
+    if positions > config.max_positions {
+        return Err(RequestError::PromptTooLong { found: positions, context: config.max_positions });
+    }
+    Ok(())
+}
+
+/// A folder's `config.json`, with `generation_config.json` where present.
+pub(crate) fn read_config(dir: &Path) -> Result<ModelConfig, ReferenceError> {
+    let config = read(&dir.join("config.json"))?;
+    let generation = dir.join("generation_config.json");
+    let generation = generation.exists().then(|| read(&generation)).transpose()?;
+    Ok(ModelConfig::from_json(&config, generation.as_deref())?)
 }
 
 pub(crate) fn load_dflash(dir: &Path, target: &ModelConfig) -> Result<Option<Dflash>, ReferenceError> {

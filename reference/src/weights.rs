@@ -1,55 +1,51 @@
-//! Tensors of a checkpoint folder as f64 arrays: safetensors, one file or sharded through its index; BF16, F16, F32, F64,
-//! and straw's 8-bit codes, whose weight is exactly scale times code.
-//! A file is judged before it is believed: every length and offset against the bytes that are there, every value for
-//! being finite. Knows nothing of models; names and shapes come from who asks.
+//! Tensors of a checkpoint folder as f64 arrays: BF16, F16, F32, F64, and straw's codes (docs/formats.md): 8-bit codes, whose
+//! weight is scale times code, and 4-bit codes with a zero point; both with or without the block Hadamard transform, which
+//! is undone here. Every value is checked for being finite. Knows nothing of models; names and shapes come from who asks.
 
-use crate::error::ReferenceError;
+use crate::{
+    error::ReferenceError,
+    shard::{Entry, Shard, shard_names},
+};
 use half::{bf16, f16};
-use ndarray::{Array, Array1, Array2, Dimension, IntoDimension};
-use serde_json::{Map, Value};
-use std::{collections::BTreeMap, fs, path::Path};
+use ndarray::{Array, Array1, Array2, ArrayViewMut1, Axis, Dimension, IntoDimension, concatenate};
+use serde_json::Value;
+use std::{collections::BTreeMap, fs, ops::Range, path::Path};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Inputs that share a scale in straw's 8-bit format.
-const Q8_GROUP: usize = 64;
+/// Inputs that share a scale where `config.json` does not say.
+const GROUP: usize = 64;
+/// Inputs of a block of the Hadamard transform.
+const BLOCK: usize = 32;
 
 /// All weight files of one folder.
 pub struct Checkpoint {
     folder: String,
     shards: Vec<Shard>,
     shard_of: BTreeMap<String, usize>,
-}
-
-/// One safetensors file: header length (u64, little-endian), JSON header, data.
-struct Shard {
-    file: String,
-    bytes: Vec<u8>,
-    data: usize,
-    tensors: BTreeMap<String, Entry>,
-}
-
-struct Entry {
-    dtype: String,
-    shape: Vec<usize>,
-    begin: usize,
-    end: usize,
+    /// Inputs that share a scale.
+    group: usize,
 }
 
 impl Checkpoint {
-    /// Reads the files of a folder: those its index names, or `model.safetensors`.
+    /// Opens the files of a folder: those its index names, or `model.safetensors`. `config.json` says how many inputs share
+    /// a scale.
     pub fn open(folder: &Path) -> Result<Self, ReferenceError> {
         let index = folder.join(INDEX);
         let names = if index.exists() { shard_names(&index)? } else { vec![SINGLE.to_owned()] };
-        Self::of_files(folder, &names)
+        let mut checkpoint = Self::of_files(folder, &names)?;
+        if let Some(group) = group_size(&folder.join("config.json"))? {
+            checkpoint.group = group;
+        }
+        Ok(checkpoint)
     }
 
-    /// Reads files of a folder by name.
+    /// Opens files of a folder by name.
     pub(crate) fn of_files(folder: &Path, names: &[String]) -> Result<Self, ReferenceError> {
         let shards = names.iter().map(|name| Shard::open(&folder.join(name))).collect::<Result<Vec<_>, _>>()?;
         let names = shards.iter().enumerate().flat_map(|(i, s)| s.tensors.keys().map(move |n| (n.clone(), i)));
-        Ok(Self { folder: folder.display().to_string(), shard_of: names.collect(), shards })
+        Ok(Self { folder: folder.display().to_string(), shard_of: names.collect(), shards, group: GROUP })
     }
 
     /// Whether a tensor is there.
@@ -62,38 +58,98 @@ impl Checkpoint {
         self.tensor(name, [len])
     }
 
-    /// A matrix `[out, input]`; 8-bit codes are multiplied by their scales.
+    /// A matrix `[out, input]`, codes dequantised and the transform undone.
     pub fn matrix(&self, name: &str, out: usize, input: usize) -> Result<Array2<f64>, ReferenceError> {
-        let codes: Array2<f64> = self.tensor(name, [out, input])?;
-        let (shard, entry) = self.find(name)?;
-        if entry.dtype != "I8" {
-            return Ok(codes);
+        self.slice(name, (out, input), 0..out)
+    }
+
+    /// Some rows of a matrix `[out, input]`, in the order asked for. Reads no others.
+    pub fn matrix_rows(&self, name: &str, shape: (usize, usize), rows: &[u32]) -> Result<Array2<f64>, ReferenceError> {
+        let row = |&row: &u32| self.slice(name, shape, row as usize..row as usize + 1);
+        let rows = rows.iter().map(row).collect::<Result<Vec<_>, _>>()?;
+        let views: Vec<_> = rows.iter().map(|r| r.view()).collect();
+        Ok(concatenate(Axis(0), &views).expect("rows of one width"))
+    }
+
+    /// Rows of a matrix.
+    fn slice(&self, name: &str, (out, input): (usize, usize), rows: Range<usize>) -> Result<Array2<f64>, ReferenceError> {
+        let dtype = self.find(name)?.1.dtype.as_str();
+        let groups = input.div_ceil(self.group);
+        let mut weights = match dtype {
+            "I8" => {
+                let codes = self.values(name, &[out, input], rows.clone())?;
+                if let Some(at) = codes.iter().position(|&code| code == -128.0) {
+                    let found = format!("has code -128 at [{}, {}]", rows.start + at / input, at % input);
+                    return Err(ReferenceError::tensor(&self.find(name)?.0.file, name, found, "-127 to 127"));
+                }
+                codes
+            }
+            "U8" => {
+                let codes = unpack(&self.bytes(name, &[out, input.div_ceil(2)], rows.clone())?, input);
+                let zero_name = format!("{name}.zero");
+                let (shard, entry) = self.find(&zero_name)?;
+                if entry.dtype != "U8" {
+                    let found = format!("has type {}", entry.dtype);
+                    return Err(ReferenceError::tensor(&shard.file, &zero_name, found, "U8, two zero points a byte"));
+                }
+                let zeros = unpack(&self.bytes(&zero_name, &[out, groups.div_ceil(2)], rows.clone())?, groups);
+                let zero = |i: usize| zeros[i / input * groups + i % input / self.group];
+                codes.iter().enumerate().map(|(i, code)| code - zero(i)).collect()
+            }
+            _ => {
+                let values = self.values(name, &[out, input], rows.clone())?;
+                return Ok(Array2::from_shape_vec((rows.len(), input), values).expect("as many numbers as the shape says"));
+            }
+        };
+        let scales = self.values(&format!("{name}.scale"), &[out, groups], rows.clone())?;
+        for (i, weight) in weights.iter_mut().enumerate() {
+            *weight *= scales[i / input * groups + i % input / self.group];
         }
-        if let Some(((row, column), _)) = codes.indexed_iter().find(|(_, code)| **code == -128.0) {
-            return Err(ReferenceError::tensor(&shard.file, name, format!("has code -128 at [{row}, {column}]"), "-127 to 127"));
+        let mut weights = Array2::from_shape_vec((rows.len(), input), weights).expect("as many numbers as the shape says");
+        let signs_name = format!("hadamard.signs.{input}");
+        if self.contains(&signs_name) {
+            let signs: Array1<f64> = self.vector(&signs_name, input)?;
+            if let Some(at) = signs.iter().position(|s| s.abs() != 1.0) {
+                let found = format!("holds {} at element {at}", signs[at]);
+                return Err(ReferenceError::tensor(&self.find(&signs_name)?.0.file, &signs_name, found, "1 or -1"));
+            }
+            weights.outer_iter_mut().for_each(|row| unrotate(row, &signs));
         }
-        let scales: Array2<f64> = self.tensor(&format!("{name}.scale"), [out, input.div_ceil(Q8_GROUP)])?;
-        Ok(Array2::from_shape_fn((out, input), |(o, i)| scales[[o, i / Q8_GROUP]] * codes[[o, i]]))
+        Ok(weights)
     }
 
     /// A tensor of known shape, every value finite. Codes come without their scales.
     pub fn tensor<S: IntoDimension>(&self, name: &str, shape: S) -> Result<Array<f64, S::Dim>, ReferenceError> {
         let shape = shape.into_dimension();
+        let values = self.values(name, shape.slice(), 0..shape.slice().first().copied().unwrap_or(1))?;
+        Ok(Array::from_shape_vec(shape, values).expect("the header's shape fits its bytes"))
+    }
+
+    /// Numbers of rows of a tensor, every one finite.
+    fn values(&self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Vec<f64>, ReferenceError> {
+        let bytes = self.bytes(name, shape, rows.clone())?;
         let (shard, entry) = self.find(name)?;
-        if entry.shape != shape.slice() {
-            let found = format!("has shape {:?}", entry.shape);
-            return Err(ReferenceError::tensor(&shard.file, name, found, format!("{:?}", shape.slice())));
-        }
-        let bytes = &shard.bytes[shard.data + entry.begin..shard.data + entry.end];
-        let Some(values) = decode(&entry.dtype, bytes) else {
+        let Some(values) = decode(&entry.dtype, &bytes) else {
             let found = format!("has type {}", entry.dtype);
-            return Err(ReferenceError::tensor(&shard.file, name, found, "BF16, F16, F32, F64 or I8 codes"));
+            return Err(ReferenceError::tensor(&shard.file, name, found, "BF16, F16, F32, F64 or codes"));
         };
         if let Some(index) = values.iter().position(|v| !v.is_finite()) {
-            let found = format!("holds {} at element {index}", values[index]);
+            let first = rows.start * shape.iter().skip(1).product::<usize>();
+            let found = format!("holds {} at element {}", values[index], first + index);
             return Err(ReferenceError::tensor(&shard.file, name, found, "finite values"));
         }
-        Ok(Array::from_shape_vec(shape, values).expect("the header's shape fits its bytes"))
+        Ok(values)
+    }
+
+    /// Bytes of rows of a tensor of known shape.
+    fn bytes(&self, name: &str, shape: &[usize], rows: Range<usize>) -> Result<Vec<u8>, ReferenceError> {
+        let (shard, entry) = self.find(name)?;
+        if entry.shape != shape {
+            let found = format!("has shape {:?}", entry.shape);
+            return Err(ReferenceError::tensor(&shard.file, name, found, format!("{shape:?}")));
+        }
+        let row = entry.len() / shape.first().copied().unwrap_or(1).max(1);
+        shard.read(entry, rows.start * row..rows.end * row)
     }
 
     fn find(&self, name: &str) -> Result<(&Shard, &Entry), ReferenceError> {
@@ -101,6 +157,34 @@ impl Checkpoint {
         shard
             .and_then(|shard| Some((shard, shard.tensors.get(name)?)))
             .ok_or_else(|| ReferenceError::tensor(&self.folder, name, "is missing", "it in one of the safetensors files"))
+    }
+}
+
+/// `quantization_config.group_size` of a folder's configuration, where there are both.
+fn group_size(config: &Path) -> Result<Option<usize>, ReferenceError> {
+    let Ok(text) = fs::read_to_string(config) else { return Ok(None) };
+    let wrong = |found: String, expected: &str| ReferenceError::file(&config.display().to_string(), found, expected);
+    let json: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string(), "a JSON object"))?;
+    let Some(group) = json.pointer("/quantization_config/group_size") else { return Ok(None) };
+    let size = group.as_u64().filter(|&g| (1..1 << 31).contains(&g));
+    size.map(|g| Some(g as usize)).ok_or_else(|| wrong(format!("group_size {group}"), "a whole number of at least 1"))
+}
+
+/// Rows of `len` 4-bit codes, two a byte, the first in the low half; an odd row ends with an unused half.
+fn unpack(bytes: &[u8], len: usize) -> Vec<f64> {
+    let row = |bytes: &[u8]| (0..len).map(|i| f64::from(bytes[i / 2] >> (4 * (i % 2)) & 15)).collect::<Vec<_>>();
+    bytes.chunks_exact(len.div_ceil(2)).flat_map(row).collect()
+}
+
+/// `w <- (w' H) D` over each full block: with `H H = 32` the inverse of `w' = (w D) H / 32`. `H` is Sylvester's matrix, whose
+/// entry is -1 to the number of ones that row and column share in binary.
+fn unrotate(mut row: ArrayViewMut1<f64>, signs: &Array1<f64>) {
+    for first in (0..row.len() / BLOCK).map(|b| b * BLOCK) {
+        let stored: [f64; BLOCK] = std::array::from_fn(|i| row[first + i]);
+        for i in 0..BLOCK {
+            let term = |j: usize| if (i & j).count_ones().is_multiple_of(2) { stored[j] } else { -stored[j] };
+            row[first + i] = signs[first + i] * (0..BLOCK).map(term).sum::<f64>();
+        }
     }
 }
 
@@ -118,106 +202,6 @@ fn decode(dtype: &str, bytes: &[u8]) -> Option<Vec<f64>> {
 
 fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {
     bytes.chunks_exact(N).map(|chunk| chunk.try_into().expect("chunks have N bytes"))
-}
-
-/// Bytes of an element, for every type the format names; `None` for an unknown one.
-fn width(dtype: &str) -> Option<usize> {
-    Some(match dtype {
-        "BOOL" | "U8" | "I8" | "F8_E5M2" | "F8_E4M3" | "F8_E8M0" => 1,
-        "I16" | "U16" | "F16" | "BF16" => 2,
-        "I32" | "U32" | "F32" => 4,
-        "I64" | "U64" | "F64" => 8,
-        _ => return None,
-    })
-}
-
-/// File names of the shards, each once.
-fn shard_names(index: &Path) -> Result<Vec<String>, ReferenceError> {
-    let file = index.display().to_string();
-    let text = fs::read_to_string(index).map_err(|e| ReferenceError::Read { file: file.clone(), reason: e.to_string() })?;
-    let wrong = |found: &str| ReferenceError::file(&file, found, "a JSON object whose weight_map names a file per tensor");
-    let json: Value = serde_json::from_str(&text).map_err(|e| wrong(&e.to_string()))?;
-    let map = json.get("weight_map").and_then(Value::as_object).ok_or_else(|| wrong("no weight_map"))?;
-    let mut names = Vec::new();
-    for (tensor, name) in map {
-        let name = name.as_str().ok_or_else(|| wrong(&format!("tensor {tensor} names no file")))?;
-        if name.contains(['/', '\\']) {
-            return Err(wrong(&format!("tensor {tensor} names {name:?}, a file outside the folder")));
-        }
-        names.push(name.to_owned());
-    }
-    names.sort();
-    names.dedup();
-    if names.is_empty() { Err(wrong("an empty weight_map")) } else { Ok(names) }
-}
-
-impl Shard {
-    fn open(path: &Path) -> Result<Self, ReferenceError> {
-        let file = path.display().to_string();
-        let bytes = fs::read(path).map_err(|e| ReferenceError::Read { file: file.clone(), reason: e.to_string() })?;
-        Self::parse(file, bytes)
-    }
-
-    fn parse(file: String, bytes: Vec<u8>) -> Result<Self, ReferenceError> {
-        let Some(length) = bytes.first_chunk::<8>() else {
-            let found = format!("{} bytes", bytes.len());
-            return Err(ReferenceError::file(&file, found, "at least the 8 bytes of a safetensors header length"));
-        };
-        let length = u64::from_le_bytes(*length);
-        let room = bytes.len() - 8;
-        let Some(header_len) = usize::try_from(length).ok().filter(|&n| n > 0 && n <= room) else {
-            return Err(ReferenceError::file(
-                &file,
-                format!("a header of {length} bytes"),
-                format!("1 to {room} bytes of header"),
-            ));
-        };
-        let data = 8 + header_len;
-        let header: Value = serde_json::from_slice(&bytes[8..data])
-            .map_err(|e| ReferenceError::file(&file, format!("a header that is no JSON ({e})"), "a safetensors header"))?;
-        let Value::Object(header) = header else {
-            return Err(ReferenceError::file(&file, "a header that is no JSON object", "a safetensors header"));
-        };
-        let tensors = header
-            .iter()
-            .filter(|(name, _)| name.as_str() != "__metadata__")
-            .map(|(name, value)| Ok((name.clone(), Entry::read(&file, name, value, bytes.len() - data)?)))
-            .collect::<Result<_, ReferenceError>>()?;
-        Ok(Self { file, bytes, data, tensors })
-    }
-}
-
-impl Entry {
-    fn read(file: &str, name: &str, value: &Value, available: usize) -> Result<Self, ReferenceError> {
-        let wrong = |found: String, expected: String| ReferenceError::tensor(file, name, found, expected);
-        let fields =
-            value.as_object().ok_or_else(|| wrong("is no object in the header".into(), "dtype, shape, data_offsets".into()))?;
-        let dtype = fields.get("dtype").and_then(Value::as_str).unwrap_or("missing").to_owned();
-        let shape =
-            sizes(fields, "shape").ok_or_else(|| wrong("has no usable shape".into(), "a list of whole numbers".into()))?;
-        let (begin, end) = match sizes(fields, "data_offsets").as_deref() {
-            Some(&[begin, end]) if begin <= end => (begin, end),
-            _ => return Err(wrong("has no usable data_offsets".into(), "two rising whole numbers".into())),
-        };
-        if end > available {
-            return Err(wrong(
-                format!("ends at byte {end} of the data"),
-                format!("at most {available} (is the file truncated?)"),
-            ));
-        }
-        if let Some(width) = width(&dtype) {
-            let bytes = shape.iter().try_fold(width, |product, &n| product.checked_mul(n));
-            if bytes != Some(end - begin) {
-                let needed = bytes.map_or("more bytes than can be counted".into(), |n| format!("{n} bytes"));
-                return Err(wrong(format!("has {} bytes", end - begin), format!("{needed} for {dtype} {shape:?}")));
-            }
-        }
-        Ok(Self { dtype, shape, begin, end })
-    }
-}
-
-fn sizes(fields: &Map<String, Value>, name: &str) -> Option<Vec<usize>> {
-    fields.get(name)?.as_array()?.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect()
 }
 
 #[cfg(test)]
