@@ -3,7 +3,9 @@
 //! `memory/read` is what one row could reach at most: the sum of a buffer larger than any cache.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use fast::kernels::{KvCache, KvShape, KvType, Layout, Mask, Packed, Pool, Walk, attention, gdn, linear, norm, reduce, rope};
+use fast::kernels::{
+    Activations, KvCache, KvShape, KvType, Layout, Mask, Packed, Pool, Walk, attention, gdn, linear, norm, reduce, rope,
+};
 use half::bf16;
 use specdec::GdnDims;
 use std::hint::black_box;
@@ -54,9 +56,9 @@ fn linears(c: &mut Criterion) {
             let mut group = c.benchmark_group(format!("linear/{storage}-{outputs}x{inputs}"));
             group.throughput(Throughput::Bytes(weights.bytes() as u64));
             for rows in ROWS {
-                let (x, mut y) = (numbers(rows * inputs), vec![0.0; rows * outputs]);
+                let (x, mut y, mut scratch) = (numbers(rows * inputs), vec![0.0; rows * outputs], Activations::default());
                 group.bench_function(BenchmarkId::from_parameter(rows), |b| {
-                    b.iter(|| linear::linear(&pool, &weights, black_box(&x), rows, &mut y));
+                    b.iter(|| linear::linear(&pool, &weights, black_box(&x), rows, &mut y, &mut scratch));
                 });
             }
         }

@@ -2,8 +2,9 @@
 //! elementwise operations; the mixers' operations are in `attention` and `delta`.
 
 use crate::kernels::Layout;
-use crate::kernels::{Packed, Pool, elementwise, linear, norm};
+use crate::kernels::{Activations, Packed, Pool, elementwise, linear, norm};
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 /// A matrix as the backend multiplies with it.
 pub(crate) type Matrix = Packed;
@@ -11,6 +12,8 @@ pub(crate) type Matrix = Packed;
 /// A device.
 pub(crate) struct Backend {
     pool: Pool,
+    /// Work memory of quantised linears, one for each caller at a time.
+    activations: Mutex<Vec<Activations>>,
 }
 
 /// Device memory: f32 elements, zero at first.
@@ -60,7 +63,7 @@ impl Place {
 impl Backend {
     /// The processor with `threads` threads; 0 means one per core.
     pub fn new(threads: usize) -> Self {
-        Self { pool: Pool::new(threads) }
+        Self { pool: Pool::new(threads), activations: Mutex::new(vec![]) }
     }
 
     /// The threads, for work on host data (sampling).
@@ -117,17 +120,19 @@ impl Backend {
         }
     }
 
-    /// The chosen rows as a matrix of their own, exactly.
+    /// The chosen rows as a matrix of their own, stored as they are.
     pub fn select_rows(&self, matrix: &Matrix, rows: &[u32]) -> Matrix {
-        let mut chosen = self.alloc(rows.len() * matrix.inputs());
-        self.embed(matrix, rows, &mut chosen);
-        Matrix::from_f32(&chosen.0, rows.len(), matrix.inputs()).expect("the length is the product")
+        matrix.select(&rows.iter().map(|&row| row as usize).collect::<Vec<_>>())
     }
 
     /// `y = W x` for rows `rows` of x; y is filled from its first row.
     pub fn linear(&self, w: &Matrix, x: &Buffer, rows: Range<usize>, y: &mut Buffer) {
         let (n, inputs, outputs) = (rows.len(), w.inputs(), w.outputs());
-        linear::linear(&self.pool, w, &x.0[rows.start * inputs..rows.end * inputs], n, &mut y.0[..n * outputs]);
+        let idle = || self.activations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = idle().pop().unwrap_or_default();
+        let x = &x.0[rows.start * inputs..rows.end * inputs];
+        linear::linear(&self.pool, w, x, n, &mut y.0[..n * outputs], &mut scratch);
+        idle().push(scratch);
     }
 
     /// `y[r] += bias` for the first `rows` rows.

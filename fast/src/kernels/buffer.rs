@@ -11,7 +11,11 @@ pub(super) unsafe trait Plain: Copy {}
 // SAFETY: numbers, and transparent wrappers of them, here and below.
 unsafe impl Plain for f32 {}
 // SAFETY: as above.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
 unsafe impl Plain for i8 {}
+// SAFETY: as above.
+unsafe impl Plain for u8 {}
 // SAFETY: as above.
 unsafe impl Plain for Bf16 {}
 // SAFETY: as above.
@@ -29,10 +33,23 @@ pub(super) struct Buffer<T> {
     element: PhantomData<T>,
 }
 
+impl<T: Plain> Default for Buffer<T> {
+    fn default() -> Self {
+        Self::zeroed(0)
+    }
+}
+
 impl<T: Plain> Buffer<T> {
     pub(super) fn zeroed(len: usize) -> Self {
         let lines = vec![Line([0; 64]); (len * size_of::<T>()).div_ceil(64)];
         Self { lines, len, element: PhantomData }
+    }
+
+    /// At least `len` elements from now on; what was in them is lost when it grows.
+    pub(super) fn grow(&mut self, len: usize) {
+        if self.len < len {
+            *self = Self::zeroed(len);
+        }
     }
 
     pub(super) fn as_slice(&self) -> &[T] {

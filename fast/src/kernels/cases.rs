@@ -25,8 +25,7 @@ pub(super) fn between(n: usize, seed: u32, low: f32, high: f32) -> Vec<f32> {
 /// Pools of 1, 2 and 4 threads for every instruction set that this processor has.
 pub(super) fn pools() -> Vec<Pool> {
     static TOLD: Once = Once::new();
-    let (here, absent): (Vec<_>, Vec<_>) =
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon].into_iter().partition(|isa| isa.available());
+    let (here, absent): (Vec<_>, Vec<_>) = Isa::ALL.into_iter().partition(|isa| isa.available());
     TOLD.call_once(|| println!("not on this processor, so not compared here: {absent:?}"));
     here.into_iter().flat_map(|isa| [1, 2, 4].map(|threads| Pool::with_isa(threads, isa))).collect()
 }

@@ -2,6 +2,7 @@
 //! `f32` itself is the one-lane implementation and thereby the definition; SIMD types hold 16 lanes. No operation looks
 //! across lanes, so a wide kernel equals the scalar one bit for bit by construction.
 
+use super::dot::Dot;
 use super::pool::Pool;
 
 /// Instruction sets. A closed set.
@@ -11,16 +12,26 @@ pub enum Isa {
     Scalar,
     /// AVX2, FMA and F16C.
     Avx2,
-    /// AVX-512 F.
+    /// AVX2 with AVX-VNNI.
+    AvxVnni,
+    /// AVX-512 F and BW.
     Avx512,
+    /// AVX-512 with VNNI.
+    Avx512Vnni,
     /// aarch64 with NEON.
     Neon,
+    /// NEON with dot products.
+    NeonDot,
 }
 
 impl Isa {
+    /// Every set, each architecture's widest last.
+    pub const ALL: [Self; 7] =
+        [Self::Scalar, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Avx512Vnni, Self::Neon, Self::NeonDot];
+
     /// The widest available here.
     pub fn detect() -> Self {
-        [Self::Avx512, Self::Avx2, Self::Neon].into_iter().find(|isa| isa.available()).unwrap_or(Self::Scalar)
+        Self::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Self::Scalar)
     }
 
     pub(crate) fn available(self) -> bool {
@@ -29,9 +40,15 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => is_x86_feature_detected!("avx512f") && Self::Avx2.available(),
+            Self::AvxVnni => is_x86_feature_detected!("avxvnni") && Self::Avx2.available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") && Self::Avx2.available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => is_x86_feature_detected!("avx512vnni") && Self::Avx512.available(),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
             _ => false,
         }
     }
@@ -41,7 +58,7 @@ impl Isa {
 ///
 /// # Safety
 /// Every method needs the instruction set of its type; `load*` and `store` need `WIDTH` elements at the pointer.
-pub(super) trait Lanes: Copy {
+pub(super) trait Lanes: Dot {
     const WIDTH: usize;
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
@@ -61,6 +78,20 @@ pub(super) trait Lanes: Copy {
     unsafe fn pow2(self) -> Self;
     /// `(e, m)` with `self = m * 2^e`, `m` in [sqrt(1/2), sqrt(2)), for positive normal `self`.
     unsafe fn split_exponent(self) -> (Self, Self);
+    /// Rounded to integers, ties to even, as `WIDTH` bytes; for values of at most 127.
+    unsafe fn store_codes(self, p: *mut i8);
+    /// The Hadamard transform of 32 floats in place: strides 1, 2, 4, 8, 16, the pair `(i, i + s)` becomes `(a + b, a - b)`.
+    #[inline(always)]
+    unsafe fn butterflies(x: *mut f32) {
+        // SAFETY: the caller promised 32 floats.
+        let x = unsafe { &mut *x.cast::<[f32; 32]>() };
+        for stride in [1, 2, 4, 8, 16] {
+            for pair in x.chunks_exact_mut(2 * stride) {
+                let (low, high) = pair.split_at_mut(stride);
+                low.iter_mut().zip(high).for_each(|(a, b)| (*a, *b) = (*a + *b, *a - *b));
+            }
+        }
+    }
 
     /// `self > b ? self : b`: the other operand where one is NaN in `self`.
     #[inline(always)]
@@ -138,6 +169,11 @@ impl Lanes for f32 {
         let above = self.to_bits().wrapping_sub(OCTAVE);
         (((above as i32) >> 23) as f32, f32::from_bits((above & 0x007f_ffff) + OCTAVE))
     }
+    #[inline(always)]
+    unsafe fn store_codes(self, p: *mut i8) {
+        // SAFETY: the caller promised one element.
+        unsafe { p.write(self.round_ties_even() as i8) }
+    }
 }
 
 /// A weight or cache element that widens to f32 exactly.
@@ -206,8 +242,17 @@ impl Pool {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { super::lanes_x86::on_avx512(kernel) },
             // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => unsafe { super::lanes_x86::on_avx_vnni(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => unsafe { super::lanes_x86::on_avx512_vnni(kernel) },
+            // SAFETY: as above.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => unsafe { super::lanes_neon::on_neon(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot => unsafe { super::lanes_neon::on_neon_dot(kernel) },
             #[allow(unreachable_patterns, reason = "the sets of other architectures")]
             isa => unreachable!("{isa:?} was refused when the pool was made"),
         }

@@ -9,15 +9,24 @@ use std::arch::aarch64::*;
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn on_neon<K: Kernel>(kernel: K) {
     // SAFETY: this function's own promise.
-    unsafe { kernel.run::<Neon>() }
+    unsafe { kernel.run::<Neon<false>>() }
 }
 
+/// # Safety
+/// The processor has NEON and dot products.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn on_neon_dot<K: Kernel>(kernel: K) {
+    // SAFETY: this function's own promise.
+    unsafe { kernel.run::<Neon<true>>() }
+}
+
+/// `SDOT`: the processor multiplies bytes and adds the products in one instruction ([`super::dot_neon`]).
 #[derive(Clone, Copy)]
-pub(super) struct Neon([float32x4_t; 4]);
+pub(super) struct Neon<const SDOT: bool>(pub(super) [float32x4_t; 4]);
 
 // SAFETY of the implementation: the trait's promises are these intrinsics' needs (NEON; 16 readable or writable elements
 // at a pointer, unaligned).
-impl Lanes for Neon {
+impl<const SDOT: bool> Lanes for Neon<SDOT> {
     const WIDTH: usize = 16;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -124,5 +133,32 @@ impl Lanes for Neon {
         let [a, b, c, d] = self.0;
         let exponents = Self([exponent(a), exponent(b), exponent(c), exponent(d)]);
         (exponents, Self([fraction(a), fraction(b), fraction(c), fraction(d)]))
+    }
+    #[inline(always)]
+    unsafe fn store_codes(self, p: *mut i8) {
+        let words = |a, b| vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b)));
+        let [a, b, c, d] = self.0;
+        vst1q_s8(p, vcombine_s8(vqmovn_s16(words(a, b)), vqmovn_s16(words(c, d))));
+    }
+    /// Five equal steps: neighbours apart, sums to the first half, differences to the second. A step takes the lowest stride
+    /// and turns the places by one bit, so after five every place is back.
+    #[inline(always)]
+    unsafe fn butterflies(x: *mut f32) {
+        let mut r = [vdupq_n_f32(0.0); 8];
+        for (i, r) in r.iter_mut().enumerate() {
+            *r = vld1q_f32(x.add(4 * i));
+        }
+        for _ in 0..5 {
+            let mut next = r;
+            for i in 0..4 {
+                let (even, odd) = (vuzp1q_f32(r[2 * i], r[2 * i + 1]), vuzp2q_f32(r[2 * i], r[2 * i + 1]));
+                next[i] = vaddq_f32(even, odd);
+                next[i + 4] = vsubq_f32(even, odd);
+            }
+            r = next;
+        }
+        for (i, r) in r.into_iter().enumerate() {
+            vst1q_f32(x.add(4 * i), r);
+        }
     }
 }

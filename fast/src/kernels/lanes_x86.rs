@@ -9,26 +9,44 @@ use std::arch::x86_64::*;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn on_avx2<K: Kernel>(kernel: K) {
     // SAFETY: this function's own promise.
-    unsafe { kernel.run::<Avx2>() }
+    unsafe { kernel.run::<Avx2<false>>() }
 }
 
 /// # Safety
-/// The processor has AVX-512 F, AVX2, FMA and F16C.
-#[target_feature(enable = "avx512f,avx2,fma,f16c")]
-pub(super) unsafe fn on_avx512<K: Kernel>(kernel: K) {
+/// The processor has AVX2, FMA, F16C and AVX-VNNI.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(super) unsafe fn on_avx_vnni<K: Kernel>(kernel: K) {
     // SAFETY: this function's own promise.
-    unsafe { kernel.run::<Avx512>() }
+    unsafe { kernel.run::<Avx2<true>>() }
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct Avx2(__m256, __m256);
+/// # Safety
+/// The processor has AVX-512 F and BW, AVX2, FMA and F16C.
+#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
+pub(super) unsafe fn on_avx512<K: Kernel>(kernel: K) {
+    // SAFETY: this function's own promise.
+    unsafe { kernel.run::<Avx512<false>>() }
+}
 
+/// # Safety
+/// The processor has AVX-512 F, BW and VNNI, AVX2, FMA and F16C.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn on_avx512_vnni<K: Kernel>(kernel: K) {
+    // SAFETY: this function's own promise.
+    unsafe { kernel.run::<Avx512<true>>() }
+}
+
+/// `VNNI`: the processor multiplies bytes and adds the products in one instruction ([`super::dot_x86`]).
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(__m512);
+pub(super) struct Avx2<const VNNI: bool>(pub(super) __m256, pub(super) __m256);
+
+/// As [`Avx2`].
+#[derive(Clone, Copy)]
+pub(super) struct Avx512<const VNNI: bool>(pub(super) __m512);
 
 // SAFETY of both implementations: the trait's promises are these intrinsics' needs (instruction set; 16 readable or
 // writable elements at a pointer, unaligned).
-impl Lanes for Avx2 {
+impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     const WIDTH: usize = 16;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -97,6 +115,43 @@ impl Lanes for Avx2 {
         let (low, high) = (split_avx2(self.0), split_avx2(self.1));
         (Self(low.0, high.0), Self(low.1, high.1))
     }
+    #[inline(always)]
+    unsafe fn store_codes(self, p: *mut i8) {
+        let halves = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+        let words = _mm256_permute4x64_epi64::<0xd8>(halves);
+        _mm_storeu_si128(p.cast(), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words)));
+    }
+    #[inline(always)]
+    unsafe fn butterflies(x: *mut f32) {
+        butterflies_avx2(x)
+    }
+}
+
+/// The strides 1, 2 and 4 swap lanes inside a register; `fma(x, -1, swapped)` is exactly `swapped - x`.
+///
+/// # Safety
+/// The processor has AVX2 and FMA; 32 floats at `x`.
+#[inline(always)]
+unsafe fn butterflies_avx2(x: *mut f32) {
+    let signs = |negative: i32| {
+        let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        let minus = _mm256_cmpgt_epi32(_mm256_and_si256(lane, _mm256_set1_epi32(negative)), _mm256_setzero_si256());
+        _mm256_blendv_ps(_mm256_set1_ps(1.0), _mm256_set1_ps(-1.0), _mm256_castsi256_ps(minus))
+    };
+    let (one, two, four) = (signs(1), signs(2), signs(4));
+    let mut r = [_mm256_setzero_ps(); 4];
+    for (i, r) in r.iter_mut().enumerate() {
+        let x = _mm256_loadu_ps(x.add(8 * i));
+        let x = _mm256_fmadd_ps(x, one, _mm256_permute_ps::<0b10_11_00_01>(x));
+        let x = _mm256_fmadd_ps(x, two, _mm256_permute_ps::<0b01_00_11_10>(x));
+        *r = _mm256_fmadd_ps(x, four, _mm256_permute2f128_ps::<1>(x, x));
+    }
+    let (a, b) = (_mm256_add_ps(r[0], r[1]), _mm256_sub_ps(r[0], r[1]));
+    let (c, d) = (_mm256_add_ps(r[2], r[3]), _mm256_sub_ps(r[2], r[3]));
+    let r = [_mm256_add_ps(a, c), _mm256_add_ps(b, d), _mm256_sub_ps(a, c), _mm256_sub_ps(b, d)];
+    for (i, r) in r.into_iter().enumerate() {
+        _mm256_storeu_ps(x.add(8 * i), r);
+    }
 }
 
 /// # Safety
@@ -118,7 +173,7 @@ unsafe fn split_avx2(x: __m256) -> (__m256, __m256) {
     (exponent, _mm256_castsi256_ps(fraction))
 }
 
-impl Lanes for Avx512 {
+impl<const VNNI: bool> Lanes for Avx512<VNNI> {
     const WIDTH: usize = 16;
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -184,5 +239,13 @@ impl Lanes for Avx512 {
         let exponent = _mm512_cvtepi32_ps(_mm512_srai_epi32::<23>(above));
         let fraction = _mm512_add_epi32(_mm512_and_si512(above, _mm512_set1_epi32(0x007f_ffff)), octave);
         (Self(exponent), Self(_mm512_castsi512_ps(fraction)))
+    }
+    #[inline(always)]
+    unsafe fn store_codes(self, p: *mut i8) {
+        _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(self.0)));
+    }
+    #[inline(always)]
+    unsafe fn butterflies(x: *mut f32) {
+        butterflies_avx2(x)
     }
 }

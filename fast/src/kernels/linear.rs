@@ -1,7 +1,10 @@
 //! `y = W x` for one or many rows. An output is a sum over chunks of 128 inputs in order; a chunk is one chain of fused
 //! multiply-adds from 0 over its rising inputs; the first chunk is the output, later ones are added to it.
 //! Lanes run over outputs, so the row count, the tile and the storage change nothing in that order (docs/numerics.md).
+//! Parts of codes have their own order ([`super::integer`]) and read 8-bit activations.
 
+use super::activations::{Activations, CodeRows};
+use super::integer::CodePanel;
 use super::lanes::{Bf16, Kernel, Lanes, Stored};
 use super::pack::{PANEL, Packed, Storage};
 use super::pool::{Disjoint, Pool};
@@ -15,11 +18,11 @@ const TILE_ROWS: usize = 6;
 /// Multiply-adds below which a second thread costs more than it brings.
 const GRAIN: usize = 1 << 15;
 
-/// `y[r] = W x[r]`. `x: [rows, inputs]`, `y: [rows, outputs]`.
+/// `y[r] = W x[r]`. `x: [rows, inputs]`, `y: [rows, outputs]`. `scratch` is work memory, whatever was in it.
 ///
 /// # Panics
 /// If a length is wrong.
-pub fn linear(pool: &Pool, weights: &Packed, x: &[f32], rows: usize, y: &mut [f32]) {
+pub fn linear(pool: &Pool, weights: &Packed, x: &[f32], rows: usize, y: &mut [f32], scratch: &mut Activations) {
     let (inputs, outputs) = (weights.inputs(), weights.outputs());
     assert_eq!(x.len(), rows * inputs, "x has {rows} rows of {inputs}");
     assert_eq!(y.len(), rows * outputs, "y has {rows} rows of {outputs}");
@@ -28,8 +31,14 @@ pub fn linear(pool: &Pool, weights: &Packed, x: &[f32], rows: usize, y: &mut [f3
     }
     let panels = weights.parts.iter().map(|p| p.outputs.div_ceil(PANEL)).sum();
     let y = Disjoint::new(y);
+    let signs = weights.signs.as_ref();
+    let rotated = match signs {
+        Some(signs) if weights.parts.iter().any(|p| p.rotated) => scratch.rotated.rotate(pool, x, rows, signs),
+        _ => x,
+    };
+    let codes = weights.code_groups().next().map(|group| scratch.codes.quantise(pool, x, (rows, inputs), group, signs));
     pool.split(panels, GRAIN.div_ceil(PANEL * inputs * rows), |_, range| {
-        pool.vectorise(Panels { weights, x, rows, y: &y, outputs, range });
+        pool.vectorise(Panels { weights, x, rotated, codes, rows, y: &y, outputs, range });
     });
 }
 
@@ -37,6 +46,10 @@ pub fn linear(pool: &Pool, weights: &Packed, x: &[f32], rows: usize, y: &mut [f3
 struct Panels<'a> {
     weights: &'a Packed,
     x: &'a [f32],
+    /// The transform of x, where a part reads it.
+    rotated: &'a [f32],
+    /// The codes of x, where a part reads them.
+    codes: Option<CodeRows<'a>>,
     rows: usize,
     y: &'a Disjoint<f32>,
     outputs: usize,
@@ -66,7 +79,7 @@ impl Kernel for Panels<'_> {
             let to = self.range.end.min(first_panel + panels).saturating_sub(first_panel);
             for panel in from..to.max(from) {
                 let job = Panel {
-                    x: self.x,
+                    x: if part.rotated { self.rotated } else { self.x },
                     inputs,
                     rows: self.rows,
                     y: self.y,
@@ -86,6 +99,11 @@ impl Kernel for Panels<'_> {
                             let scales = &scales.as_slice()[panel * inputs.div_ceil(*group) * PANEL..];
                             let codes = &codes.as_slice()[at..];
                             job.run::<L, _>(Quantised { codes, scales, group: *group, widened: [0.0; PANEL] }, false);
+                        }
+                        Storage::Codes(matrix) => {
+                            let x = self.codes.expect("x is quantised for parts of codes");
+                            let Panel { rows, y, y_stride, first_output, outputs, .. } = job;
+                            CodePanel { matrix, panel, x, rows, y, y_stride, first_output, outputs }.run::<L>();
                         }
                     }
                 }

@@ -43,7 +43,7 @@ fn check(outputs: usize, inputs: usize, rows: usize, group: usize, seed: u32) {
         let want = law(&w, &x, rows, outputs, inputs);
         for pool in pools() {
             let mut y = vec![f32::NAN; rows * outputs];
-            linear(&pool, &packed, &x, rows, &mut y);
+            linear(&pool, &packed, &x, rows, &mut y, &mut Activations::default());
             assert_bits(&y, &want, &pool, &format!("{outputs}x{inputs}, {rows} rows, group {group}"));
         }
         let mut row = vec![0.0; inputs];
@@ -70,11 +70,11 @@ fn every_row_count_gives_the_rows_alone() {
     for (packed, _) in storages(outputs, inputs, 64, 4) {
         let mut alone = vec![0.0; 33 * outputs];
         for (x, y) in x.chunks(inputs).zip(alone.chunks_mut(outputs)) {
-            linear(&pool, &packed, x, 1, y);
+            linear(&pool, &packed, x, 1, y, &mut Activations::default());
         }
         for rows in 1..=33 {
             let mut y = vec![0.0; rows * outputs];
-            linear(&pool, &packed, &x[..rows * inputs], rows, &mut y);
+            linear(&pool, &packed, &x[..rows * inputs], rows, &mut y, &mut Activations::default());
             assert_bits(&y, &alone[..rows * outputs], &pool, &format!("{rows} rows"));
         }
     }
@@ -89,7 +89,7 @@ fn stacked_matrices_equal_the_matrices_apart_and_nothing_is_written_beyond() {
     let stacked = Packed::concat_rows(apart.iter().map(|(p, _)| p.clone()).collect()).unwrap();
     assert_eq!(stacked.outputs(), 98);
     let mut y = vec![7.0; rows * 98 + 8];
-    linear(&pool, &stacked, &x, rows, &mut y[..rows * 98]);
+    linear(&pool, &stacked, &x, rows, &mut y[..rows * 98], &mut Activations::default());
     assert_eq!(y[rows * 98..], [7.0; 8]);
     let mut first = 0;
     for (packed, w) in &apart {

@@ -2,15 +2,24 @@
 //! docs/numerics.md states every order. Free functions over row-major f32 slices; callers own all memory, nothing is
 //! allocated in a call.
 
+mod activations;
 pub mod attention;
 mod buffer;
 #[cfg(test)]
 mod cases;
+mod codes;
 pub mod conv;
+mod dot;
+#[cfg(target_arch = "aarch64")]
+mod dot_neon;
+#[cfg(target_arch = "x86_64")]
+mod dot_x86;
 pub mod elementwise;
 mod flush;
 mod fold;
 pub mod gdn;
+mod hadamard;
+mod integer;
 mod kv;
 mod lanes;
 #[cfg(target_arch = "aarch64")]
@@ -29,7 +38,9 @@ pub mod rope;
 mod tile;
 mod topology;
 
+pub use activations::Activations;
 pub use flush::FlushGuard;
+pub use hadamard::Signs;
 pub use kv::{KvCache, KvShape, KvType, Mask};
 pub use lanes::Isa;
 pub use layout::Layout;

@@ -1,7 +1,10 @@
 //! Weight matrices packed for [`super::linear`]: panels of 32 outputs, `[panel][input][32]`, zero padded. Stored as f32, bf16,
-//! f16 or 8-bit codes with a bf16 scale per group of inputs; every stored weight stands for one exact f32.
+//! f16 or 8-bit codes with a bf16 scale per group of inputs, every stored weight standing for one exact f32; or as codes
+//! that multiply 8-bit activations ([`super::codes`]).
 
 use super::buffer::{Buffer, Plain};
+use super::codes::Codes;
+use super::hadamard::Signs;
 use super::lanes::{Bf16, F16};
 use half::{bf16, f16};
 
@@ -12,6 +15,8 @@ pub(super) const PANEL: usize = 32;
 #[derive(Clone)]
 pub struct Packed {
     pub(super) parts: Vec<Part>,
+    /// Of the transform that parts of codes and rotated parts share.
+    pub(super) signs: Option<Signs>,
     inputs: usize,
 }
 
@@ -19,6 +24,8 @@ pub struct Packed {
 pub(super) struct Part {
     pub outputs: usize,
     pub storage: Storage,
+    /// Float weights in the rotated basis.
+    pub rotated: bool,
 }
 
 #[derive(Clone)]
@@ -32,6 +39,8 @@ pub(super) enum Storage {
         scales: Buffer<Bf16>,
         group: usize,
     },
+    /// Multiplied with 8-bit activations.
+    Codes(Codes),
 }
 
 impl Packed {
@@ -67,17 +76,100 @@ impl Packed {
         Ok(Self::one(outputs, inputs, Storage::Q8 { codes: pack(outputs, inputs, |at| codes[at]), scales, group }))
     }
 
-    /// Stacks matrices of equal inputs; storages may differ. Errors: no matrix, or unequal inputs.
+    /// L: 8-bit codes for 8-bit activations; a weight is `scale * code`. Shapes as in [`Packed::from_q8`]; `group` is 32, 64
+    /// or 128. With signs the codes are of `W D H / 32`.
+    pub fn from_l(
+        codes: &[i8],
+        scales: &[bf16],
+        shape: (usize, usize),
+        group: usize,
+        signs: Option<&Signs>,
+    ) -> Result<Self, PackError> {
+        Self::of_codes(shape, Codes::eight(codes, scales, shape, group)?, signs)
+    }
+
+    /// M: 4-bit codes for 8-bit activations; a weight is `scale * (code - zero)`. `codes: [outputs, ceil(inputs / 2)]` and
+    /// `zeros: [outputs, ceil(groups / 2)]` hold two a byte, the even one in the low half. Otherwise as [`Packed::from_l`].
+    pub fn from_m(
+        (codes, scales, zeros): (&[u8], &[bf16], &[u8]),
+        shape: (usize, usize),
+        group: usize,
+        signs: Option<&Signs>,
+    ) -> Result<Self, PackError> {
+        Self::of_codes(shape, Codes::four(codes, scales, zeros, shape, group)?, signs)
+    }
+
+    fn of_codes((outputs, inputs): (usize, usize), codes: Codes, signs: Option<&Signs>) -> Result<Self, PackError> {
+        Self::one(outputs, inputs, Storage::Codes(codes)).with_signs(signs)
+    }
+
+    /// Float weights that are of `W D H / 32`: they will multiply the transformed input.
+    pub fn rotated(mut self, signs: &Signs) -> Result<Self, PackError> {
+        self.parts.iter_mut().for_each(|part| part.rotated = true);
+        self.with_signs(Some(signs))
+    }
+
+    fn with_signs(self, signs: Option<&Signs>) -> Result<Self, PackError> {
+        match signs {
+            Some(signs) if signs.as_slice().len() != self.inputs => {
+                Err(PackError::Signs { expected: self.inputs, found: signs.as_slice().len() })
+            }
+            signs => Ok(Self { signs: signs.cloned(), ..self }),
+        }
+    }
+
+    /// Stacks matrices of equal inputs; storages may differ, signs and groups of codes may not. Errors: no matrix, or unequal
+    /// inputs, signs or groups.
     pub fn concat_rows(matrices: Vec<Packed>) -> Result<Self, PackError> {
         let inputs = matrices.first().ok_or(PackError::Empty { outputs: 0, inputs: 0 })?.inputs;
         if let Some(other) = matrices.iter().find(|m| m.inputs != inputs) {
             return Err(PackError::Inputs { expected: inputs, found: other.inputs });
         }
-        Ok(Self { parts: matrices.into_iter().flat_map(|m| m.parts).collect(), inputs })
+        let rotates = |m: &&Packed| m.parts.iter().any(|p| p.rotated || matches!(p.storage, Storage::Codes(_)));
+        let signs = matrices.iter().find(rotates).and_then(|m| m.signs.clone());
+        if matrices.iter().filter(rotates).any(|m| m.signs != signs) {
+            return Err(PackError::Unlike { what: "signs" });
+        }
+        let stacked = Self { signs, inputs, parts: matrices.into_iter().flat_map(|m| m.parts).collect() };
+        let groups: Vec<usize> = stacked.code_groups().collect();
+        if groups.windows(2).any(|pair| pair[0] != pair[1]) {
+            return Err(PackError::Unlike { what: "groups" });
+        }
+        Ok(stacked)
+    }
+
+    /// The chosen rows, in order, stored as they are. Rows of one part only: what a table is.
+    ///
+    /// # Panics
+    /// If a row is out of range, or the matrix is a stack.
+    pub fn select(&self, rows: &[usize]) -> Self {
+        let [part] = &self.parts[..] else { panic!("rows are chosen from one matrix, not from a stack") };
+        assert!(rows.iter().all(|&row| row < part.outputs), "a row of {rows:?} is not among {}", part.outputs);
+        let (outputs, inputs) = (rows.len(), self.inputs);
+        let storage = match &part.storage {
+            Storage::F32(w) => Storage::F32(select(w, rows, inputs)),
+            Storage::Bf16(w) => Storage::Bf16(select(w, rows, inputs)),
+            Storage::F16(w) => Storage::F16(select(w, rows, inputs)),
+            Storage::Q8 { codes, scales, group } => Storage::Q8 {
+                codes: select(codes, rows, inputs),
+                scales: select(scales, rows, inputs.div_ceil(*group)),
+                group: *group,
+            },
+            Storage::Codes(codes) => Storage::Codes(codes.select(rows)),
+        };
+        Self { parts: vec![Part { outputs, storage, rotated: part.rotated }], signs: self.signs.clone(), inputs }
+    }
+
+    /// Group sizes of the parts that are codes.
+    pub(super) fn code_groups(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().filter_map(|p| match &p.storage {
+            Storage::Codes(codes) => Some(codes.group),
+            _ => None,
+        })
     }
 
     fn one(outputs: usize, inputs: usize, storage: Storage) -> Self {
-        Self { parts: vec![Part { outputs, storage }], inputs }
+        Self { parts: vec![Part { outputs, storage, rotated: false }], signs: None, inputs }
     }
 
     /// Rows of the matrix.
@@ -104,7 +196,11 @@ impl Packed {
         let mut row = i;
         for part in &self.parts {
             if row < part.outputs {
-                return out.iter_mut().enumerate().for_each(|(k, x)| *x = part.storage.weight(row, k, self.inputs));
+                let rotated = part.storage.row(row, out) || part.rotated;
+                if let (true, Some(signs)) = (rotated, &self.signs) {
+                    signs.unfold(out);
+                }
+                return;
             }
             row -= part.outputs;
         }
@@ -119,21 +215,37 @@ impl Storage {
             Self::Bf16(w) => 2 * w.as_slice().len(),
             Self::F16(w) => 2 * w.as_slice().len(),
             Self::Q8 { codes, scales, .. } => codes.as_slice().len() + 2 * scales.as_slice().len(),
+            Self::Codes(codes) => codes.bytes(),
         }
     }
 
-    fn weight(&self, row: usize, k: usize, inputs: usize) -> f32 {
-        let at = place(row, k, inputs);
+    /// The weights of output `row`, and whether codes hold them: in the basis of the codes then.
+    fn row(&self, row: usize, out: &mut [f32]) -> bool {
+        let inputs = out.len();
+        let weights = out.iter_mut().enumerate().map(|(k, x)| (k, place(row, k, inputs), x));
         match self {
-            Self::F32(w) => w.as_slice()[at],
-            Self::Bf16(w) => bf16::from_bits(w.as_slice()[at].0).to_f32(),
-            Self::F16(w) => f16::from_bits(w.as_slice()[at].0).to_f32(),
-            Self::Q8 { codes, scales, group } => {
+            Self::F32(w) => weights.for_each(|(_, at, x)| *x = w.as_slice()[at]),
+            Self::Bf16(w) => weights.for_each(|(_, at, x)| *x = bf16::from_bits(w.as_slice()[at].0).to_f32()),
+            Self::F16(w) => weights.for_each(|(_, at, x)| *x = f16::from_bits(w.as_slice()[at].0).to_f32()),
+            Self::Q8 { codes, scales, group } => weights.for_each(|(k, at, x)| {
                 let scale = scales.as_slice()[place(row, k / group, inputs.div_ceil(*group))];
-                bf16::from_bits(scale.0).to_f32() * f32::from(codes.as_slice()[at])
+                *x = bf16::from_bits(scale.0).to_f32() * f32::from(codes.as_slice()[at]);
+            }),
+            Self::Codes(codes) => {
+                codes.row(row, out);
+                return true;
             }
         }
+        false
     }
+}
+
+fn select<T: Plain>(from: &Buffer<T>, rows: &[usize], inputs: usize) -> Buffer<T> {
+    let mut chosen = Buffer::zeroed(rows.len().div_ceil(PANEL) * inputs * PANEL);
+    for (to, &row) in rows.iter().enumerate() {
+        (0..inputs).for_each(|k| chosen.as_mut_slice()[place(to, k, inputs)] = from.as_slice()[place(row, k, inputs)]);
+    }
+    chosen
 }
 
 fn place(row: usize, k: usize, inputs: usize) -> usize {
@@ -151,7 +263,7 @@ fn pack<T: Plain>(outputs: usize, inputs: usize, weight: impl Fn(usize) -> T) ->
     packed
 }
 
-fn check(len: usize, outputs: usize, inputs: usize) -> Result<(), PackError> {
+pub(super) fn check(len: usize, outputs: usize, inputs: usize) -> Result<(), PackError> {
     match outputs.checked_mul(inputs) {
         Some(0) => Err(PackError::Empty { outputs, inputs }),
         Some(expected) if expected == len => Ok(()),
@@ -191,4 +303,24 @@ pub enum PackError {
     /// No inputs share a scale.
     #[error("a quantisation group of 0 inputs, expected at least 1")]
     Group,
+    /// A group that integer sums cannot take.
+    #[error("a group of {found} inputs, expected 32, 64 or 128")]
+    CodeGroup {
+        /// Inputs.
+        found: usize,
+    },
+    /// Signs of another input length.
+    #[error("{found} signs of the Hadamard transform, expected {expected}, one for each input")]
+    Signs {
+        /// Inputs.
+        expected: usize,
+        /// Signs.
+        found: usize,
+    },
+    /// Stacked matrices cannot share one transformed input.
+    #[error("stacked matrices have different {what}, expected the same, since they read one quantised input")]
+    Unlike {
+        /// What differs.
+        what: &'static str,
+    },
 }
