@@ -6,6 +6,7 @@ mod cli_generate;
 mod cli_logits;
 mod cli_quantize;
 mod fast_answers;
+mod fast_codes;
 mod fast_drafters;
 mod fast_loading;
 mod fast_models;

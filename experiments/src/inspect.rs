@@ -8,6 +8,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use clap::Args;
+use safetensors::Dtype;
 use serde::Serialize;
 use specdec::{
     Activations, Architecture, CodeFormat, DflashConfig, DrafterKind, LayerKind, ModelConfig, QuantScheme, WeaverConfig,
@@ -148,8 +149,13 @@ impl Report {
         let before = self.tensors.len();
         let mut parameters = 0;
         for e in entries {
-            // A scale is part of its weight, not a parameter.
-            parameters += if e.name.ends_with(".weight.scale") { 0 } else { e.elements() };
+            // Scales, zero points and signs are parts of weights, not parameters; a byte of 4-bit codes is two.
+            let part_of_weight = e.name.ends_with(".weight.scale") || e.name.ends_with(".weight.zero");
+            parameters += match e.dtype {
+                _ if part_of_weight || e.name.starts_with("hadamard.signs.") => 0,
+                Dtype::U8 => 2 * e.elements(),
+                _ => e.elements(),
+            };
             let (name, dtype) = (e.name.clone(), format!("{:?}", e.dtype));
             self.tensors.push(Tensor { part, name, dtype, shape: e.shape.clone(), bytes: e.bytes });
         }

@@ -43,6 +43,7 @@ enum Dtype {
     F16,
     Bf16,
     I8,
+    U8,
 }
 
 /// Elements in the type they are stored in.
@@ -55,6 +56,8 @@ pub(crate) enum Elements {
     Bf16(Vec<bf16>),
     /// 8-bit codes.
     I8(Vec<i8>),
+    /// Bytes of two 4-bit codes.
+    U8(Vec<u8>),
 }
 
 impl Checkpoint {
@@ -91,12 +94,13 @@ impl Checkpoint {
             "F16" => Dtype::F16,
             "BF16" => Dtype::Bf16,
             "I8" => Dtype::I8,
+            "U8" => Dtype::U8,
             other => {
                 return Err(FastError::Tensor {
                     file: shard.path.display().to_string(),
                     tensor: name.into(),
                     found: format!("number type {other}"),
-                    expected: "F32, BF16, F16, F64 or I8".into(),
+                    expected: "F32, BF16, F16, F64, I8 or U8".into(),
                 });
             }
         };
@@ -121,12 +125,14 @@ impl Tensor<'_> {
             Dtype::F16 => Elements::F16(self.bytes.chunks_exact(2).map(|b| f16::from_le_bytes(array(b))).collect()),
             Dtype::Bf16 => Elements::Bf16(self.bytes.chunks_exact(2).map(|b| bf16::from_le_bytes(array(b))).collect()),
             Dtype::I8 => Elements::I8(self.bytes.iter().map(|&b| b as i8).collect()),
+            Dtype::U8 => Elements::U8(self.bytes.to_vec()),
         };
         let bad = match &elements {
             Elements::F32(v) => v.iter().position(|x| !x.is_finite()).map(|i| (i, v[i])),
             Elements::F16(v) => v.iter().position(|x| !x.is_finite()).map(|i| (i, v[i].to_f32())),
             Elements::Bf16(v) => v.iter().position(|x| !x.is_finite()).map(|i| (i, v[i].to_f32())),
             Elements::I8(v) => v.iter().position(|&x| x == i8::MIN).map(|i| (i, -128.0)),
+            Elements::U8(_) => None,
         };
         match bad {
             Some((i, -128.0)) => Err(self.error(format!("code -128 at element {i}"), "codes from -127 to 127".into())),
@@ -135,13 +141,14 @@ impl Tensor<'_> {
         }
     }
 
-    /// The elements as f32, exactly (64-bit ones rounded). Errors: as [`elements`](Self::elements), and 8-bit codes.
+    /// The elements as f32, exactly (64-bit ones rounded). Errors: as [`elements`](Self::elements), and codes.
     pub fn floats(&self) -> Result<Vec<f32>, FastError> {
         match self.elements()? {
             Elements::F32(v) => Ok(v),
             Elements::F16(v) => Ok(v.into_iter().map(f16::to_f32).collect()),
             Elements::Bf16(v) => Ok(v.into_iter().map(bf16::to_f32).collect()),
             Elements::I8(_) => Err(self.error("number type I8".into(), "a float type here".into())),
+            Elements::U8(_) => Err(self.error("number type U8".into(), "a float type here".into())),
         }
     }
 

@@ -13,7 +13,9 @@ use crate::mtp::Mtp;
 use crate::session::Session;
 use crate::weaver::Weaver;
 use crate::weights::Weights;
-use specdec::{DflashConfig, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, QuantScheme, Token, WeaverConfig};
+use specdec::{
+    Activations, DflashConfig, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, QuantScheme, Token, WeaverConfig,
+};
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::ControlFlow;
@@ -37,11 +39,13 @@ pub struct LoadOptions {
     pub kv: KvType,
     /// Where to compute.
     pub device: Device,
+    /// What quantised linears of L and M multiply; `None`: as their configuration says.
+    pub activations: Option<Activations>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { threads: 0, kv: KvType::F32, device: Device::Cpu }
+        Self { threads: 0, kv: KvType::F32, device: Device::Cpu, activations: None }
     }
 }
 
@@ -72,12 +76,11 @@ impl Engine {
         let backend = Backend::new(options.threads);
         let generation = dir.join("generation_config.json");
         let generation = if generation.exists() { Some(read(&generation)?) } else { None };
-        let config = ModelConfig::from_json(&read(&dir.join("config.json"))?, generation.as_deref())?;
+        let as_asked = |scheme: QuantScheme| options.activations.map_or(scheme, |wanted| scheme.with_activations(wanted));
+        let mut config = ModelConfig::from_json(&read(&dir.join("config.json"))?, generation.as_deref())?;
+        config.quantisation = as_asked(config.quantisation);
         let checkpoint = Checkpoint::open(dir)?;
         let quantisation = config.quantisation;
-        if quantisation.codes().is_some() {
-            return Err(FastError::bounds("quantization_config.scheme", 2, "version 1: this build reads no 8-bit arithmetic"));
-        }
         let model = Model::load(&backend, &checkpoint, config)?;
         let mtp = Mtp::load(&Weights::new(&backend, &checkpoint, "", quantisation), &model)?;
         drop(checkpoint);
@@ -87,14 +90,21 @@ impl Engine {
             let text = read(&folder.join("config.json"))?;
             let config = DflashConfig::from_json(&text, &model.config)?;
             let files = Checkpoint::open(&folder)?;
-            dflash = Some(Dflash::load(&backend, &files, config, QuantScheme::from_json("dflash/config.json", &text)?, &model)?);
+            dflash = Some(Dflash::load(
+                &backend,
+                &files,
+                config,
+                as_asked(QuantScheme::from_json("dflash/config.json", &text)?),
+                &model,
+            )?);
         }
         let folder = dir.join("weaver");
         if let (true, Some(dflash)) = (folder.join("config.json").exists(), &dflash) {
             let text = read(&folder.join("config.json"))?;
             let config = WeaverConfig::from_json(&text, &model.config, &dflash.config)?;
             let files = Checkpoint::open(&folder)?;
-            weaver = Some(Weaver::load(&backend, &files, config, QuantScheme::from_json("weaver/config.json", &text)?)?);
+            weaver =
+                Some(Weaver::load(&backend, &files, config, as_asked(QuantScheme::from_json("weaver/config.json", &text)?))?);
         }
         let parts = Parts { backend, model, mtp, dflash, weaver, kv: options.kv };
         Ok(Self { parts: Arc::new(parts), cost: OnceLock::new() })

@@ -1,29 +1,25 @@
 //! From named tensors to what the backend multiplies with: matrices packed once at load, fused where they share an input.
-//! Knows the two name layouts (nested and flat) and straw's 8-bit storage; nothing of what a matrix is for.
+//! Knows straw's storages of codes (q8, L, M: docs/formats.md); nothing of what a matrix is for.
 
 use crate::FastError;
 use crate::backend::{Backend, Buffer, Matrix, Norm};
-use crate::checkpoint::{Checkpoint, Elements};
+use crate::checkpoint::{Checkpoint, Elements, Tensor};
+use crate::kernels::{PackError, Signs};
 use half::bf16;
-use specdec::QuantScheme;
+use specdec::{Activations, CodeFormat, QuantScheme};
 
 /// A checkpoint under one name prefix.
 pub(crate) struct Weights<'a> {
     backend: &'a Backend,
     checkpoint: &'a Checkpoint,
     prefix: String,
-    group: usize,
+    quantisation: QuantScheme,
 }
 
 impl<'a> Weights<'a> {
-    /// `prefix` is put before every name. `quantisation` gives the group of 8-bit matrices.
+    /// `prefix` is put before every name. `quantisation` says what codes mean; a tensor says itself whether it has codes.
     pub fn new(backend: &'a Backend, checkpoint: &'a Checkpoint, prefix: &str, quantisation: QuantScheme) -> Self {
-        let group = match quantisation {
-            QuantScheme::None => 64,
-            QuantScheme::Q8 { group } => group,
-            QuantScheme::L(format) | QuantScheme::M(format) => format.group,
-        };
-        Self { backend, checkpoint, prefix: prefix.into(), group }
+        Self { backend, checkpoint, prefix: prefix.into(), quantisation }
     }
 
     /// The same files under `prefix` + `name` + ".".
@@ -56,19 +52,86 @@ impl<'a> Weights<'a> {
     ) -> Result<Matrix, FastError> {
         let name = self.name(&format!("{name}.weight"));
         let tensor = self.checkpoint.tensor(&name)?;
-        tensor.expect_shape(&[outputs, inputs])?;
         let shape = (outputs, inputs);
-        let packed = match tensor.elements()? {
+        let elements = tensor.elements()?;
+        let halves = matches!(elements, Elements::U8(_));
+        tensor.expect_shape(&[outputs, if halves { inputs.div_ceil(2) } else { inputs }])?;
+        let packed = match elements {
             Elements::F32(w) => Matrix::from_f32(&rows(&w, shape, order), outputs, inputs),
             Elements::F16(w) => Matrix::from_f16(&rows(&w, shape, order), outputs, inputs),
             Elements::Bf16(w) => Matrix::from_bf16(&rows(&w, shape, order), outputs, inputs),
             Elements::I8(codes) => {
-                let scales = self.scales(&name, outputs, inputs)?;
-                let scales = rows(&scales, (outputs, inputs.div_ceil(self.group)), &order);
-                Matrix::from_q8(&rows(&codes, shape, order), &scales, shape, self.group)
+                let group = match self.quantisation {
+                    QuantScheme::None => 64,
+                    QuantScheme::Q8 { group } => group,
+                    QuantScheme::L(format) | QuantScheme::M(format) => format.group,
+                };
+                let scales = self.scales(&name, shape, group)?;
+                let (codes, scales) = (rows(&codes, shape, &order), rows(&scales, (outputs, inputs.div_ceil(group)), &order));
+                match self.quantisation.codes() {
+                    Some(format) => self.eight(&codes, &scales, shape, format)?,
+                    None => Matrix::from_q8(&codes, &scales, shape, group),
+                }
+            }
+            Elements::U8(codes) => {
+                let Some(format) = self.quantisation.codes() else {
+                    let expected = "a quantization_config of scheme m or l beside 4-bit codes";
+                    return Err(tensor.error("number type U8".into(), expected.into()));
+                };
+                let groups = inputs.div_ceil(format.group);
+                let scales = rows(&self.scales(&name, shape, format.group)?, (outputs, groups), &order);
+                let zeros = rows(&self.zeros(&name, outputs, groups)?, (outputs, groups.div_ceil(2)), &order);
+                let codes = rows(&codes, (outputs, inputs.div_ceil(2)), &order);
+                self.four((&codes, &scales, &zeros), shape, format)?
             }
         };
         packed.map_err(|e| tensor.error(e.to_string(), "a matrix that can be packed".into()))
+    }
+
+    /// L; with f32 activations the weights that the codes stand for.
+    fn eight(
+        &self,
+        codes: &[i8],
+        scales: &[bf16],
+        shape: (usize, usize),
+        format: CodeFormat,
+    ) -> Result<Result<Matrix, PackError>, FastError> {
+        let signs = self.signs(shape.1, format)?;
+        Ok(match (format.activations, &signs) {
+            (Activations::Int8, signs) => Matrix::from_l(codes, scales, shape, format.group, signs.as_ref()),
+            (Activations::F32, None) => Matrix::from_q8(codes, scales, shape, format.group),
+            (Activations::F32, Some(signs)) => {
+                Matrix::from_q8(codes, scales, shape, format.group).and_then(|matrix| matrix.rotated(signs))
+            }
+        })
+    }
+
+    /// As `eight` for M.
+    fn four(
+        &self,
+        (codes, scales, zeros): (&[u8], &[bf16], &[u8]),
+        shape: (usize, usize),
+        format: CodeFormat,
+    ) -> Result<Result<Matrix, PackError>, FastError> {
+        let signs = self.signs(shape.1, format)?;
+        if format.activations == Activations::Int8 {
+            return Ok(Matrix::from_m((codes, scales, zeros), shape, format.group, signs.as_ref()));
+        }
+        let (outputs, inputs) = shape;
+        let groups = inputs.div_ceil(format.group);
+        let half =
+            |bytes: &[u8], row: usize, i: usize, n: usize| f32::from(bytes[row * n.div_ceil(2) + i / 2] >> (4 * (i % 2)) & 15);
+        let weight = |row: usize, k: usize| {
+            let g = k / format.group;
+            scales[row * groups + g].to_f32() * (half(codes, row, k, inputs) - half(zeros, row, g, groups))
+        };
+        let weights: Vec<f32> =
+            (0..outputs).flat_map(|row| (0..inputs).map(move |k| (row, k))).map(|(row, k)| weight(row, k)).collect();
+        let matrix = Matrix::from_f32(&weights, outputs, inputs);
+        Ok(match &signs {
+            Some(signs) => matrix.and_then(|matrix| matrix.rotated(signs)),
+            None => matrix,
+        })
     }
 
     /// Several matrices of one input, stacked.
@@ -120,14 +183,41 @@ impl<'a> Weights<'a> {
         Ok(Norm::new(self.backend, &scale, eps))
     }
 
-    fn scales(&self, name: &str, outputs: usize, inputs: usize) -> Result<Vec<bf16>, FastError> {
+    fn scales(&self, name: &str, (outputs, inputs): (usize, usize), group: usize) -> Result<Vec<bf16>, FastError> {
         let name = format!("{name}.scale");
         let tensor = self.checkpoint.tensor(&name)?;
-        tensor.expect_shape(&[outputs, inputs.div_ceil(self.group)])?;
+        tensor.expect_shape(&[outputs, inputs.div_ceil(group)])?;
         match tensor.elements()? {
             Elements::Bf16(scales) => Ok(scales),
             _ => Err(tensor.error("another number type".into(), "BF16 scales".into())),
         }
+    }
+
+    fn zeros(&self, name: &str, outputs: usize, groups: usize) -> Result<Vec<u8>, FastError> {
+        let name = format!("{name}.zero");
+        let tensor = self.checkpoint.tensor(&name)?;
+        tensor.expect_shape(&[outputs, groups.div_ceil(2)])?;
+        match tensor.elements()? {
+            Elements::U8(zeros) => Ok(zeros),
+            _ => Err(tensor.error("another number type".into(), "U8 zero points, two a byte".into())),
+        }
+    }
+
+    /// The transform of inputs of this length: the stored signs, whatever rule made them.
+    fn signs(&self, inputs: usize, format: CodeFormat) -> Result<Option<Signs>, FastError> {
+        if !format.hadamard {
+            return Ok(None);
+        }
+        let name = format!("hadamard.signs.{inputs}");
+        let tensor: Tensor = self.checkpoint.tensor(&name)?;
+        tensor.expect_shape(&[inputs])?;
+        let signs = match tensor.elements()? {
+            Elements::I8(signs) => Signs::new(&signs),
+            _ => None,
+        };
+        signs
+            .map(Some)
+            .ok_or_else(|| tensor.error("another number type or other numbers".into(), "I8 signs, each 1 or -1".into()))
     }
 
     fn name(&self, name: &str) -> String {

@@ -13,9 +13,11 @@ pub(super) const BLOCK: usize = specdec::hadamard::BLOCK;
 pub struct Signs(Arc<[f32]>);
 
 impl Signs {
-    /// From stored signs; `None` if one is neither 1 nor -1.
+    /// From stored signs; `None` if one is neither 1 nor -1, or is -1 behind the last whole block.
     pub fn new(signs: &[i8]) -> Option<Self> {
-        signs.iter().all(|d| d.abs() == 1).then(|| Self(signs.iter().map(|&d| f32::from(d)).collect()))
+        let whole = signs.len() - signs.len() % BLOCK;
+        let good = signs.iter().all(|&d| d == 1 || d == -1) && signs[whole..].iter().all(|&d| d == 1);
+        good.then(|| Self(signs.iter().map(|&d| f32::from(d)).collect()))
     }
 
     pub(super) fn as_slice(&self) -> &[f32] {
