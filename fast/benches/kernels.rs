@@ -4,7 +4,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fast::kernels::{
-    Activations, KvCache, KvShape, KvType, Layout, Mask, Packed, Pool, Walk, attention, gdn, linear, norm, reduce, rope,
+    Activations, KvCache, KvShape, KvType, Layout, Mask, Packed, Pool, Signs, Walk, attention, gdn, linear, norm, reduce, rope,
 };
 use half::bf16;
 use specdec::GdnDims;
@@ -23,12 +23,26 @@ fn packed(storage: &str, outputs: usize, inputs: usize) -> Packed {
     match storage {
         "f32" => Packed::from_f32(&w, outputs, inputs),
         "bf16" => Packed::from_bf16(&bf16s(&w), outputs, inputs),
+        "l" => {
+            let codes: Vec<i8> = w.iter().map(|w| (w * 254.0) as i8).collect();
+            Packed::from_l(&codes, &bf16s(&w[..outputs * inputs / 64]), (outputs, inputs), 64, Some(&signs(inputs)))
+        }
+        "m" => {
+            let codes: Vec<u8> = w[..outputs * inputs / 2].iter().map(|w| (w * 254.0) as i8 as u8).collect();
+            let zeros = &codes[..outputs * (inputs / 64).div_ceil(2)];
+            let scales = bf16s(&w[..outputs * inputs / 64]);
+            Packed::from_m((&codes, &scales, zeros), (outputs, inputs), 64, Some(&signs(inputs)))
+        }
         _ => {
             let codes: Vec<i8> = w.iter().map(|w| (w * 254.0) as i8).collect();
             Packed::from_q8(&codes, &bf16s(&w[..outputs * inputs / 64]), (outputs, inputs), 64)
         }
     }
     .expect("the shapes are right")
+}
+
+fn signs(inputs: usize) -> Signs {
+    Signs::new(&specdec::hadamard::signs(inputs)).expect("signs are 1 or -1")
 }
 
 fn memory(c: &mut Criterion) {
@@ -51,7 +65,7 @@ fn linears(c: &mut Criterion) {
     let pool = Pool::new(0);
     // The last is the whole 0.8B model's worth of a layer stack: it does not stay in a cache.
     for (outputs, inputs) in [(3072, 512), (8192, 512), (7168, 1024), (1024, 3584), (65536, 1024)] {
-        for storage in ["f32", "bf16", "q8"] {
+        for storage in ["f32", "bf16", "q8", "l", "m"] {
             let weights = packed(storage, outputs, inputs);
             let mut group = c.benchmark_group(format!("linear/{storage}-{outputs}x{inputs}"));
             group.throughput(Throughput::Bytes(weights.bytes() as u64));
@@ -59,6 +73,32 @@ fn linears(c: &mut Criterion) {
                 let (x, mut y, mut scratch) = (numbers(rows * inputs), vec![0.0; rows * outputs], Activations::default());
                 group.bench_function(BenchmarkId::from_parameter(rows), |b| {
                     b.iter(|| linear::linear(&pool, &weights, black_box(&x), rows, &mut y, &mut scratch));
+                });
+            }
+        }
+    }
+}
+
+/// Hadamard and 8-bit codes of activations; the way back from codes to floats that an embedding's look-up takes.
+fn codes(c: &mut Criterion) {
+    let pool = Pool::new(0);
+    for inputs in [512, 3584] {
+        let (signs, mut scratch) = (signs(inputs), Activations::default());
+        for rows in ROWS {
+            let x = numbers(rows * inputs);
+            let mut group = c.benchmark_group(format!("hadamard-quantise/{inputs}"));
+            group.throughput(Throughput::Elements(x.len() as u64));
+            group.bench_function(BenchmarkId::from_parameter(rows), |b| {
+                b.iter(|| scratch.fill(&pool, black_box(&x), (rows, inputs), 64, Some(&signs)));
+            });
+            group.finish();
+            for storage in ["l", "m"] {
+                let table = packed(storage, 8192, inputs);
+                let mut out = vec![0.0; inputs];
+                let mut group = c.benchmark_group(format!("dequantise/{storage}-{inputs}"));
+                group.throughput(Throughput::Elements((rows * inputs) as u64));
+                group.bench_function(BenchmarkId::from_parameter(rows), |b| {
+                    b.iter(|| (0..rows).for_each(|r| table.row(black_box(r * 211), &mut out)));
                 });
             }
         }
@@ -153,6 +193,6 @@ criterion_group! {
         .sample_size(10)
         .warm_up_time(Duration::from_millis(100))
         .measurement_time(Duration::from_millis(300));
-    targets = memory, linears, scans, attentions, small_ones
+    targets = memory, linears, codes, scans, attentions, small_ones
 }
 criterion_main!(kernels);

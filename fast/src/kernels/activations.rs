@@ -21,6 +21,14 @@ pub struct Activations {
     pub(super) rotated: RotatedBuffer,
 }
 
+impl Activations {
+    /// Transforms (with `signs`) and quantises `x: [rows, inputs]` in groups of 32, 64 or 128: what [`super::linear`] does
+    /// first. For benches and tests of that stage alone.
+    pub fn fill(&mut self, pool: &Pool, x: &[f32], (rows, inputs): (usize, usize), group: usize, signs: Option<&Signs>) {
+        self.codes.quantise(pool, x, (rows, inputs), group, signs);
+    }
+}
+
 /// Memory of [`CodeRows`].
 #[derive(Default)]
 pub(super) struct CodeBuffers {
