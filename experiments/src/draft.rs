@@ -4,7 +4,9 @@
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
+use sim::DrafterSteps;
 use specdec::{Budget, DrafterKind};
+use std::num::NonZeroUsize;
 
 /// Options of every verb that drafts.
 #[derive(Args, Debug, Default)]
@@ -103,6 +105,16 @@ pub fn own_budget(drafter: DrafterKind) -> usize {
         DrafterKind::Ngram => 8,
         DrafterKind::Dflash => 15,
         DrafterKind::DflashTree | DrafterKind::Weaver => 16,
+    }
+}
+
+/// Sequential steps behind a drafter's tree.
+pub fn own_steps(drafter: DrafterKind) -> DrafterSteps {
+    match drafter {
+        DrafterKind::Mtp => DrafterSteps::PerNode,
+        // Weaver expands four nodes together.
+        DrafterKind::Weaver => DrafterSteps::Batches(const { NonZeroUsize::new(4).unwrap() }),
+        _ => DrafterSteps::Block,
     }
 }
 

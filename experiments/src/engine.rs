@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use fast::{CostReport, LoadOptions};
+use fast::{CostReport, LoadOptions, TraceRoots, TracedRound};
 use reference::Reference;
 use serde::Serialize;
 use specdec::{DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, Token};
@@ -96,6 +96,16 @@ impl Engine {
     /// Answers a request with a budget chosen for every round. Error: the reference engine does not measure its costs.
     pub fn generate_auto(&self, request: &GenerateRequest, emit: &mut dyn FnMut(Token) -> ControlFlow<()>) -> Result<Generation> {
         Ok(self.fast("--budget auto")?.generate_auto(request, emit)?)
+    }
+
+    /// Answers a request and shows every recorded root. Error: the reference engine does not record.
+    pub fn trace(
+        &self,
+        request: &GenerateRequest,
+        roots: TraceRoots,
+        each: &mut dyn FnMut(TracedRound) -> ControlFlow<()>,
+    ) -> Result<Vec<Token>> {
+        Ok(self.fast("straw trace")?.trace(request, roots, each)?)
     }
 
     /// Seconds of passes and drafts on this machine.

@@ -64,7 +64,7 @@ pub struct GenerateArgs {
 
 /// How tokens are chosen.
 #[derive(Args, Debug)]
-struct SamplingArgs {
+pub struct SamplingArgs {
     /// Temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     temperature: f32,
@@ -205,7 +205,8 @@ pub fn block_depth(dir: &Path, engine: &Engine) -> Option<usize> {
 }
 
 impl SamplingArgs {
-    fn params(&self) -> Result<SamplingParams> {
+    /// Checked. Error: an option outside its range.
+    pub fn params(&self) -> Result<SamplingParams> {
         Ok(SamplingParams::new(SamplingOptions {
             temperature: self.temperature,
             top_k: self.top_k,

@@ -5,6 +5,7 @@ mod answer;
 mod chat;
 mod checkpoint;
 mod corpus;
+mod digest;
 mod draft;
 mod engine;
 mod explain;
@@ -13,11 +14,14 @@ mod inspect;
 mod logits;
 mod model;
 mod output;
+mod prompts;
 mod quantize;
 mod stats;
 mod stop;
 mod text;
 mod tour;
+mod trace;
+mod trace_file;
 mod tree_view;
 mod verify_law;
 
@@ -48,6 +52,8 @@ enum Verb {
     Inspect(inspect::InspectArgs),
     /// Write the logits of tokens and of a tree behind them to a file
     Logits(logits::LogitsArgs),
+    /// Record what a drafter proposes and what the target thinks of it
+    Trace(trace::TraceArgs),
     /// Write an 8-bit or 4-bit copy of a model folder
     Quantize(quantize::QuantizeArgs),
 }
@@ -80,6 +86,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Some(Verb::Explain(args)) => explain::run(args),
         Some(Verb::Inspect(args)) => inspect::run(args),
         Some(Verb::Logits(args)) => logits::run(args),
+        Some(Verb::Trace(args)) => trace::run(args),
         Some(Verb::Quantize(args)) => quantize::run(args),
     }
 }

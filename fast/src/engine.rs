@@ -11,6 +11,7 @@ use crate::generate::{Budgets, generate};
 use crate::model::{Model, TREE_ROWS};
 use crate::mtp::Mtp;
 use crate::session::Session;
+use crate::trace::{self, TraceRoots, TracedRound};
 use crate::weaver::Weaver;
 use crate::weights::Weights;
 use specdec::{
@@ -200,6 +201,17 @@ impl Engine {
             }
         };
         generate(&self.parts, request, Budgets::Auto(Box::new(BudgetPolicy::new(cost, request.drafter))), on_token)
+    }
+
+    /// Answers a request and shows every recorded root to `each`: its draft tree of `request.budget` nodes and the target's view
+    /// of every node. The tokens are those of [`generate`](Self::generate). Errors: as there.
+    pub fn trace(
+        &self,
+        request: &GenerateRequest,
+        roots: TraceRoots,
+        each: &mut dyn FnMut(TracedRound) -> ControlFlow<()>,
+    ) -> Result<Vec<Token>, FastError> {
+        trace::trace(&self.parts, request, roots, each)
     }
 
     /// Measures what passes, verifications of every width and drafts cost here: medians of `repetitions` interleaved runs.

@@ -32,6 +32,11 @@ impl History {
         }
     }
 
+    /// Tokens of the answer.
+    pub fn answer_len(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
     /// Prompt and answer, in order.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens

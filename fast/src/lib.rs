@@ -11,7 +11,8 @@
 //! 2. `model`, `gdn`, `attention`, `mlp` are the target; `plan` says which row sees which.
 //! 3. `drafter` and `ngram`, `mtp`, `dflash`, `weaver` propose; `candidates` chooses among their logits.
 //! 4. `sampler` and `history` decide tokens; `auto` and `cost` decide budgets; `identity` checks the promise.
-//! 5. `checkpoint` and `weights` read files; `backend` is the only way to device memory and arithmetic.
+//! 5. `trace` records what was drafted and what the target thought of it.
+//! 6. `checkpoint` and `weights` read files; `backend` is the only way to device memory and arithmetic.
 
 mod attention;
 mod auto;
@@ -35,6 +36,7 @@ mod ngram;
 mod plan;
 mod sampler;
 mod session;
+mod trace;
 mod weaver;
 mod weights;
 
@@ -43,3 +45,4 @@ pub use cost::{CostReport, DraftCost};
 pub use engine::{Device, Engine, LoadOptions};
 pub use error::FastError;
 pub use session::Session;
+pub use trace::{TargetEdge, TraceRoots, TracedRound};

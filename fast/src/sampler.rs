@@ -38,6 +38,43 @@ impl Sampler {
         Token { id, log_prob: logits[id as usize] - log_sum_exp(pool, logits) }
     }
 
+    /// What the law of [`choose`](Self::choose) says of some tokens: log-probability, `None` where a filter excludes it, and how
+    /// many tokens are preferred to it. At temperature 0 the softmax of the penalised logits. For records, so its sums are in
+    /// f64 and no part of the engine's order of operations.
+    pub fn law(&mut self, pool: &Pool, logits: &[f32], history: &History, tokens: &[u32]) -> Vec<(Option<f32>, usize)> {
+        self.values.copy_from_slice(logits);
+        if self.params.has_penalties() {
+            self.penalise(history);
+        }
+        let mut least = f32::NEG_INFINITY;
+        self.candidates.clear();
+        if !self.params.is_greedy() {
+            self.values.iter_mut().for_each(|x| *x *= self.inverse_temperature);
+            if self.limited() || self.params.top_p < 1.0 {
+                self.keep(pool);
+                least = self.candidates.iter().fold(f32::INFINITY, |least, c| least.min(c.1));
+            } else if self.params.min_p > 0.0 {
+                let max = self.values[largest(pool, &self.values) as usize];
+                let kept = |x: &f32| math::exp(x - max) >= self.params.min_p;
+                least = self.values.iter().copied().filter(|x| kept(x)).fold(max, f32::min);
+            }
+        }
+        let top = self.values[largest(pool, &self.values) as usize];
+        let weight = |x: f32| f64::from(x - top).exp();
+        let mass: f64 = match self.candidates.is_empty() {
+            true => self.values.iter().filter(|x| **x >= least).map(|&x| weight(x)).sum(),
+            false => self.candidates.iter().map(|c| weight(c.1)).sum(),
+        };
+        let view = |&token: &u32| {
+            let x = self.values[token as usize];
+            let kept = x >= least && (self.candidates.is_empty() || self.candidates.iter().any(|c| c.0 == token));
+            let preferred = |(id, y): (usize, &f32)| *y > x || (*y == x && id < token as usize);
+            let rank = self.values.iter().enumerate().filter(|&other| preferred(other)).count();
+            (kept.then(|| (f64::from(x - top) - mass.ln()).min(0.0) as f32), rank)
+        };
+        tokens.iter().map(view).collect()
+    }
+
     fn token(&mut self, pool: &Pool, logits: &[f32], history: &History, position: u64) -> u32 {
         if self.params.is_greedy() && !self.params.has_penalties() {
             return largest(pool, logits);

@@ -122,7 +122,7 @@ pub fn fit_all(trace: &Trace) -> Result<Vec<ModelFit>, SimError> {
 /// Rounds of a dense trace that a walk over the text visits; all rounds otherwise.
 fn walked(trace: &Trace) -> Vec<Vec<&TraceRound>> {
     let mut prompts = trace.by_prompt();
-    if trace.header().dense {
+    if trace.is_dense() {
         for rounds in &mut prompts {
             let mut at = 0;
             let mut next = 0;

@@ -50,5 +50,5 @@ pub use size::ModelSize;
 pub use spec::AcceptanceSpec;
 pub use statistics::Interval;
 pub use synthetic::SyntheticTrace;
-pub use trace::{Identity, SCHEMA, Trace, TraceHeader, TraceNode, TraceRound, TreeNoise, VERSION};
+pub use trace::{Identity, Roots, SCHEMA, Trace, TraceHeader, TraceNode, TracePrompt, TraceRound, TreeNoise, VERSION};
 pub use tune::{CurvePoint, TuneOptions, Tuning, Workload, break_even_alpha, tune};

@@ -71,7 +71,7 @@ impl Replay {
             .by_prompt()
             .into_iter()
             .map(|rounds| rounds.into_iter().map(|round| prepare(round, chain, max_depth, greedy, realised)).collect());
-        Ok(Self { prompts: prompts.collect(), dense: trace.header().dense })
+        Ok(Self { prompts: prompts.collect(), dense: trace.is_dense() })
     }
 
     /// Rounds by prompt.
@@ -98,14 +98,15 @@ impl Replay {
     }
 
     /// Tokens per pass of the walk over the recorded text that a budget would have made: the text does not depend on the
-    /// budget, so this is exact for this text. The last round of a prompt counts whole. `None` when not dense.
+    /// budget, so this is exact for this text. As in specdec's `tokens_per_pass`, a round counts what the user received: nothing
+    /// behind the end of the answer. `None` when not dense.
     pub fn walked_tau(&self, budget: Budget) -> Option<f64> {
         self.dense.then(|| {
             let (mut tokens, mut rounds) = (0, 0);
             for prompt in &self.prompts {
                 let mut at = 0;
                 while let Some(round) = prompt.get(at) {
-                    let emitted = round.accepted(budget.nodes()) + 1;
+                    let emitted = (round.accepted(budget.nodes()) + 1).min(prompt.len() - at);
                     tokens += emitted;
                     rounds += 1;
                     at += emitted;
@@ -127,7 +128,8 @@ fn prepare(round: &TraceRound, chain: bool, max_depth: usize, greedy: bool, real
             (_, true) => f64::from(round.accepted.contains(&(i + 1))),
             _ => n.target_log_prob.map_or(0.0, f64::exp),
         };
-        draft[i + 1] = draft[n.parent] + n.draft_log_prob;
+        // Engines add f32 edges; a near-tie must fall as it fell there.
+        draft[i + 1] = draft[n.parent] + f64::from(n.draft_log_prob as f32);
         product[i + 1] = product[n.parent] * edge;
         first_choice[i + 1] = first_choice[n.parent] && n.rank == 0;
     }

@@ -8,7 +8,7 @@ use crate::{
     sampler::{Sampler, Walk},
     statistics::{Resamples, middle},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use specdec::Budget;
 use std::num::NonZeroUsize;
 
@@ -34,9 +34,11 @@ pub enum Source<'a> {
 }
 
 /// Sequential drafter steps behind a recorded tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DrafterSteps {
     /// One pass fills the tree: DFlash, n-gram.
+    #[default]
     Block,
     /// Every node is a step: MTP.
     PerNode,
@@ -264,9 +266,11 @@ impl<'a> Menu<'a> {
             let realised = round.accepted(nodes);
             // An oracle knows the realised path, so only that counts for it.
             let counted = replay.is_dense() || *policy == Policy::Oracle;
-            let accepted = if counted { realised as f64 } else { round.tau(nodes) - 1.0 };
+            // Nothing behind the end of the answer counts.
+            let received = if replay.is_dense() { realised.min(rounds.len() - at - 1) } else { realised };
+            let accepted = if counted { received as f64 } else { round.tau(nodes) - 1.0 };
             table.add(nodes, drafted, accepted, self.prices[drafted].seconds(round.context), self.switch_s);
-            at += if replay.is_dense() { realised + 1 } else { 1 };
+            at += if replay.is_dense() { received + 1 } else { 1 };
         }
         table.sums
     }

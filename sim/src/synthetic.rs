@@ -3,10 +3,10 @@
 //! dense trace and a walked one tell the same story.
 
 use crate::{
-    AcceptanceModel, Law, Scope, Shape, SimError, Trace,
+    AcceptanceModel, DrafterSteps, Law, Scope, Shape, SimError, Trace,
     model::tries,
     randomness::{beta, stream, uniform},
-    trace::{Identity, SCHEMA, TraceHeader, TraceNode, TraceRound, TreeNoise, VERSION},
+    trace::{Identity, Roots, SCHEMA, TraceHeader, TraceNode, TracePrompt, TraceRound, TreeNoise, VERSION},
 };
 use specdec::{SamplingOptions, SamplingParams};
 
@@ -32,7 +32,8 @@ impl SyntheticTrace<'_> {
     ///
     /// Error: a trace without rounds.
     pub fn draw(&self) -> Result<Trace, SimError> {
-        let prompts: Vec<String> = (0..self.prompts).map(|p| format!("synthetic-{p}")).collect();
+        let prompt = |p| TracePrompt { id: format!("synthetic-{p}"), workload: "synthetic".into() };
+        let prompts: Vec<TracePrompt> = (0..self.prompts).map(prompt).collect();
         let identity = |name: &str| Identity { name: name.into(), hash: format!("seed-{}", self.seed) };
         let header = TraceHeader {
             schema: SCHEMA.into(),
@@ -42,12 +43,14 @@ impl SyntheticTrace<'_> {
             sampling: SamplingParams::new(SamplingOptions { temperature: 1.0, ..Default::default() })
                 .expect("temperature 1 is in range"),
             tree_noise: TreeNoise::Independent,
-            dense: self.dense,
-            workload: "synthetic".into(),
+            roots: if self.dense { Roots::Dense } else { Roots::Visited },
+            budget: None,
+            max_tokens: Some(self.tokens),
+            draft_steps: DrafterSteps::Block,
             prompts: prompts.clone(),
         };
         let average = averages(self.model, self.shape);
-        let rounds = prompts.iter().enumerate().flat_map(|(p, id)| self.prompt(p as u32, id, &average));
+        let rounds = prompts.iter().enumerate().flat_map(|(p, prompt)| self.prompt(p as u32, &prompt.id, &average));
         Trace::new(header, rounds.collect())
     }
 

@@ -2,10 +2,14 @@
 //! target probability. Files of any engine in this schema work; every line is checked against its own arithmetic.
 //! Knows no model and no cost.
 
-use crate::SimError;
+use crate::{DrafterSteps, SimError};
 use serde::{Deserialize, Serialize};
-use specdec::SamplingParams;
-use std::io::{BufRead, Write};
+use specdec::{Budget, SamplingParams};
+use std::{
+    collections::BTreeSet,
+    io::{BufRead, Write},
+    num::NonZeroUsize,
+};
 
 /// Value of `schema` in the header.
 pub const SCHEMA: &str = "straw-trace";
@@ -49,14 +53,43 @@ pub struct TraceHeader {
     pub sampling: SamplingParams,
     /// What the tree knew.
     pub tree_noise: TreeNoise,
-    /// True when there is a line for every position of every answer, not only for the roots one budget visited. Then the walk
-    /// of another budget over the same text is exact.
+    /// Which positions have a line.
     #[serde(default)]
-    pub dense: bool,
-    /// Workload, such as `code`.
+    pub roots: Roots,
+    /// Nodes a tree could have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Tokens an answer could have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<usize>,
+    /// Sequential steps of the drafter behind a tree.
+    #[serde(default)]
+    pub draft_steps: DrafterSteps,
+    /// The prompts, in order.
+    pub prompts: Vec<TracePrompt>,
+}
+
+/// Positions that have a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Roots {
+    /// Those where the rounds of the recording began.
+    #[default]
+    Visited,
+    /// Every position of every answer whose token has a successor. Then the walk of another budget over the same text is exact.
+    Dense,
+    /// Every so many positions. Unlike visited roots they fall into easy spans as often as the text does.
+    Every(NonZeroUsize),
+}
+
+/// A prompt by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TracePrompt {
+    /// Unique in the file.
+    pub id: String,
+    /// Kind of text, such as `code`.
     pub workload: String,
-    /// Ids of the prompts, in order.
-    pub prompts: Vec<String>,
 }
 
 /// A drafted node. Row 0 is the root; the node at index `i` is row `i + 1`.
@@ -152,8 +185,26 @@ impl Trace {
 
     /// Rounds of every prompt, prompts in header order.
     pub fn by_prompt(&self) -> Vec<Vec<&TraceRound>> {
-        let of = |id: &String| self.rounds.iter().filter(|r| r.prompt == *id).collect();
+        let of = |prompt: &TracePrompt| self.rounds.iter().filter(|r| r.prompt == prompt.id).collect();
         self.header.prompts.iter().map(of).collect()
+    }
+
+    /// True when every position has a line.
+    pub fn is_dense(&self) -> bool {
+        self.header.roots == Roots::Dense
+    }
+
+    /// Workloads, in alphabetical order.
+    pub fn workloads(&self) -> BTreeSet<&str> {
+        self.header.prompts.iter().map(|p| p.workload.as_str()).collect()
+    }
+
+    /// The prompts that `keep` wants, with their rounds. Error: no round is left.
+    pub fn only(&self, keep: impl Fn(&TracePrompt) -> bool) -> Result<Self, SimError> {
+        let prompts: Vec<TracePrompt> = self.header.prompts.iter().filter(|p| keep(p)).cloned().collect();
+        let ids: BTreeSet<&str> = prompts.iter().map(|p| p.id.as_str()).collect();
+        let rounds = self.rounds.iter().filter(|r| ids.contains(r.prompt.as_str())).cloned().collect();
+        Self::new(TraceHeader { prompts: prompts.clone(), ..self.header.clone() }, rounds)
     }
 }
 
@@ -172,8 +223,9 @@ fn check_header(header: &TraceHeader) -> Result<(), SimError> {
             header.version
         ));
     }
-    if let Some(i) = (1..header.prompts.len()).find(|&i| header.prompts[..i].contains(&header.prompts[i])) {
-        return error(format!("prompt id {:?} is listed twice", header.prompts[i]));
+    let mut ids = BTreeSet::new();
+    if let Some(twice) = header.prompts.iter().find(|p| !ids.insert(&p.id)) {
+        return error(format!("prompt id {:?} is listed twice", twice.id));
     }
     if header.sampling.is_greedy() && header.tree_noise == TreeNoise::Shared {
         return error("tree_noise is shared at temperature 0, where there is no noise (write independent)".into());
@@ -185,12 +237,12 @@ fn check_header(header: &TraceHeader) -> Result<(), SimError> {
 const PROBABILITY_SLACK: f64 = 1e-3;
 
 fn check_round(header: &TraceHeader, round: &TraceRound, last: &mut [Option<u64>]) -> Result<(), String> {
-    let prompt = header.prompts.iter().position(|p| *p == round.prompt);
+    let prompt = header.prompts.iter().position(|p| p.id == round.prompt);
     let prompt = prompt.ok_or_else(|| format!("prompt {:?} is not in the header", round.prompt))?;
     if last[prompt].is_some_and(|l| l >= round.position) {
         return Err(format!("position {} of prompt {:?} does not come after the round before", round.position, round.prompt));
     }
-    if header.dense && last[prompt].is_some_and(|l| l + 1 != round.position) {
+    if header.roots == Roots::Dense && last[prompt].is_some_and(|l| l + 1 != round.position) {
         return Err(format!("position {} leaves a gap, but the header says dense", round.position));
     }
     last[prompt] = Some(round.position);

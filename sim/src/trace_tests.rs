@@ -2,7 +2,7 @@
 
 use super::*;
 
-const HEADER: &str = r#"{"schema":"straw-trace","version":1,"model":{"name":"t","hash":"a1"},"drafter":{"name":"d","hash":"b2"},"sampling":{"temperature":1.0},"tree_noise":"independent","workload":"code","prompts":["p0","p1"]}"#;
+const HEADER: &str = r#"{"schema":"straw-trace","version":1,"model":{"name":"t","hash":"a1"},"drafter":{"name":"d","hash":"b2"},"sampling":{"temperature":1.0},"tree_noise":"independent","prompts":[{"id":"p0","workload":"code"},{"id":"p1","workload":"chat"}]}"#;
 const ROUND: &str = r#"{"prompt":"p0","position":7,"context":7,"nodes":[{"parent":0,"depth":1,"rank":0,"draft_log_prob":-0.1,"target_log_prob":-0.2,"target_rank":0},{"parent":0,"depth":1,"rank":1,"draft_log_prob":-2.0,"target_log_prob":null,"target_rank":5},{"parent":1,"depth":2,"rank":0,"draft_log_prob":-0.5,"target_log_prob":-0.7,"target_rank":0}],"accepted":[1,3]}"#;
 
 fn read(header: &str, rounds: &[&str]) -> Result<Trace, SimError> {
@@ -19,9 +19,18 @@ fn a_trace_round_trips() {
 }
 
 #[test]
+fn a_workload_is_a_trace_of_its_own() {
+    let other = ROUND.replace("p0", "p1");
+    let trace = read(HEADER, &[ROUND, &other]).unwrap();
+    assert_eq!(trace.workloads().into_iter().collect::<Vec<_>>(), ["chat", "code"]);
+    assert_eq!(trace.only(|p| p.workload == "chat").unwrap().rounds(), &trace.rounds()[1..]);
+    assert!(trace.only(|_| false).is_err());
+}
+
+#[test]
 fn every_broken_rule_has_its_sentence_and_line() {
     let greedy = HEADER.replace("\"temperature\":1.0", "\"temperature\":0.0");
-    let dense = HEADER.replace("\"workload\"", "\"dense\":true,\"workload\"");
+    let dense = HEADER.replace("\"prompts\"", "\"roots\":\"dense\",\"prompts\"");
     let late = ROUND.replace("\"position\":7", "\"position\":9");
     let cases: Vec<(&str, &str, Vec<String>, &str)> = vec![
         ("", "empty", vec![], "trace line 1: "),
@@ -52,7 +61,7 @@ fn every_broken_rule_has_its_sentence_and_line() {
     for (from, to, part) in [
         ("straw-trace", "other", "schema is \"other\""),
         ("\"version\":1", "\"version\":2", "schema version is 2, expected 1"),
-        ("[\"p0\",\"p1\"]", "[\"p0\",\"p0\"]", "listed twice"),
+        ("\"p1\"", "\"p0\"", "listed twice"),
     ] {
         let error = read(&HEADER.replace(from, to), &[ROUND]).unwrap_err().to_string();
         assert!(error.starts_with("trace line 1: ") && error.contains(part), "{error}");
