@@ -45,9 +45,10 @@ pub fn answer(
             }
         }
     };
-    let generation = match plan.budget {
-        BudgetChoice::Fixed(_) => engine.generate(request, &mut on_token),
-        BudgetChoice::Auto => engine.generate_auto(request, &mut on_token),
+    let generation = match (plan.budget, &plan.table) {
+        (BudgetChoice::Fixed(_), _) => engine.generate(request, &mut on_token),
+        (BudgetChoice::Auto, Some(table)) => engine.generate_by_table(request, table, &mut on_token),
+        (BudgetChoice::Auto, None) => engine.generate_auto(request, &mut on_token),
     };
     if let Some(error) = trouble {
         return Err(error);

@@ -5,7 +5,7 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use sim::DrafterSteps;
-use specdec::{Budget, DrafterKind};
+use specdec::{Budget, BudgetTable, DrafterKind};
 use std::num::NonZeroUsize;
 
 /// Options of every verb that drafts.
@@ -50,6 +50,8 @@ pub struct DraftPlan {
     pub drafter: DrafterKind,
     /// How much.
     pub budget: BudgetChoice,
+    /// A tuned table for `auto`.
+    pub table: Option<BudgetTable>,
     /// What the user should know about the choice.
     pub notes: Vec<String>,
 }
@@ -75,7 +77,7 @@ impl DraftPlan {
         if drafter == DrafterKind::Off {
             let who = if asked.is_some() { "the drafter is off" } else { "the model brings no drafter" };
             ensure!(budget.is_none_or(|b| b == off), "a draft budget without a drafter: {who} (set --drafter, or --budget 0)");
-            return Ok(Self { drafter, budget: off, notes: Vec::new() });
+            return Ok(Self { drafter, budget: off, table: None, notes: Vec::new() });
         }
         let mut notes = Vec::new();
         let budget = match budget {
@@ -86,14 +88,14 @@ impl DraftPlan {
             if asked.is_some() {
                 notes.push(format!("budget 0 is plain decoding: {drafter} drafts nothing"));
             }
-            return Ok(Self { drafter: DrafterKind::Off, budget, notes });
+            return Ok(Self { drafter: DrafterKind::Off, budget, table: None, notes });
         }
         if let (DrafterKind::Dflash, BudgetChoice::Fixed(n), Some(depth)) = (drafter, budget, block)
             && n.nodes() > depth
         {
             notes.push(format!("dflash drafts at most {depth} tokens a round, fewer than the budget of {n}"));
         }
-        Ok(Self { drafter, budget, notes })
+        Ok(Self { drafter, budget, table: None, notes })
     }
 }
 

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use fast::{CostReport, LoadOptions, TraceRoots, TracedRound};
 use reference::Reference;
 use serde::Serialize;
-use specdec::{DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, Token};
+use specdec::{BudgetTable, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, Token};
 use std::{ops::ControlFlow, path::Path};
 
 /// Which engine computes.
@@ -96,6 +96,16 @@ impl Engine {
     /// Answers a request with a budget chosen for every round. Error: the reference engine does not measure its costs.
     pub fn generate_auto(&self, request: &GenerateRequest, emit: &mut dyn FnMut(Token) -> ControlFlow<()>) -> Result<Generation> {
         Ok(self.fast("--budget auto")?.generate_auto(request, emit)?)
+    }
+
+    /// Answers a request with the budgets of a tuned table. Error: the reference engine takes fixed budgets only.
+    pub fn generate_by_table(
+        &self,
+        request: &GenerateRequest,
+        table: &BudgetTable,
+        emit: &mut dyn FnMut(Token) -> ControlFlow<()>,
+    ) -> Result<Generation> {
+        Ok(self.fast("--policy")?.generate_by_table(request, table, emit)?)
     }
 
     /// Answers a request and shows every recorded root. Error: the reference engine does not record.

@@ -3,6 +3,7 @@
 
 use crate::{
     chat::{Chat, Message},
+    cost_file,
     draft::own_budget,
     engine::{Engine, EngineArgs},
     model,
@@ -34,6 +35,9 @@ pub struct ExplainArgs {
     /// Tokens of the trial
     #[arg(long, value_name = "N", default_value_t = 96)]
     max_tokens: usize,
+    /// Write the costs for straw simulate and straw tune
+    #[arg(long, value_name = "FILE")]
+    save_cost: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -74,6 +78,9 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let prompt = Chat::load(&dir)?.encode(&[message], &BTreeMap::new(), &text)?;
     let engine = Engine::load(&dir, &args.engine)?;
     let cost = engine.measure_cost(args.repetitions)?;
+    if let Some(path) = &args.save_cost {
+        cost_file::save(path, &dir, &cost)?;
+    }
     let mut trials = Vec::new();
     for drafter in engine.drafters().into_iter().filter(|&d| d != DrafterKind::Off) {
         trials.push(trial(&engine, &cost, drafter, &prompt, args.max_tokens)?);

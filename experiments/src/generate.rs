@@ -7,6 +7,7 @@ use crate::{
     engine::{Engine, EngineArgs, EngineKind},
     model,
     output::Output,
+    policy_file,
     stats::{EnergyMeter, Statistics},
     stop::StopFilter,
     text::Text,
@@ -40,6 +41,9 @@ pub struct GenerateArgs {
     engine: EngineArgs,
     #[command(flatten)]
     draft: DraftArgs,
+    /// Choose budgets by this file of straw tune; needs --budget auto
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// Tokens to generate at most
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_tokens: usize,
@@ -123,6 +127,10 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let engine = Engine::load(&dir, &args.engine)?;
     let load_s = clock.elapsed().as_secs_f64();
     let mut plan = DraftPlan::new(&args.draft, &engine.drafters(), block_depth(&dir, &engine))?;
+    if let Some(path) = &args.policy {
+        ensure!(plan.budget == BudgetChoice::Auto, "--policy without --budget auto changes nothing (add --budget auto)");
+        policy_file::apply(path, &dir, &mut plan)?;
+    }
     let request = GenerateRequest {
         prompt,
         max_tokens: args.max_tokens,

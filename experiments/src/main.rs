@@ -5,6 +5,7 @@ mod answer;
 mod chat;
 mod checkpoint;
 mod corpus;
+mod cost_file;
 mod digest;
 mod draft;
 mod engine;
@@ -14,8 +15,11 @@ mod inspect;
 mod logits;
 mod model;
 mod output;
+mod policy_file;
 mod prompts;
 mod quantize;
+mod report;
+mod simulate;
 mod stats;
 mod stop;
 mod text;
@@ -23,6 +27,7 @@ mod tour;
 mod trace;
 mod trace_file;
 mod tree_view;
+mod tune;
 mod verify_law;
 
 use anyhow::Result;
@@ -52,6 +57,10 @@ enum Verb {
     Inspect(inspect::InspectArgs),
     /// Write the logits of tokens and of a tree behind them to a file
     Logits(logits::LogitsArgs),
+    /// Play one configuration: tokens per pass and tokens per second
+    Simulate(simulate::SimulateArgs),
+    /// Find the budget and shape for a machine and its workloads
+    Tune(tune::TuneArgs),
     /// Record what a drafter proposes and what the target thinks of it
     Trace(trace::TraceArgs),
     /// Write an 8-bit or 4-bit copy of a model folder
@@ -86,6 +95,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Some(Verb::Explain(args)) => explain::run(args),
         Some(Verb::Inspect(args)) => inspect::run(args),
         Some(Verb::Logits(args)) => logits::run(args),
+        Some(Verb::Simulate(args)) => simulate::run(args),
+        Some(Verb::Tune(args)) => tune::run(args),
         Some(Verb::Trace(args)) => trace::run(args),
         Some(Verb::Quantize(args)) => quantize::run(args),
     }

@@ -131,7 +131,8 @@ struct Tour<'a> {
 impl Tour<'_> {
     /// Both runs, and the speculative answer, which is the one that is shown.
     fn pair(&self, temperature: f32, seed: u64, show: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<(Pair, Answer)> {
-        let off = DraftPlan { drafter: DrafterKind::Off, budget: BudgetChoice::Fixed(Budget::OFF), notes: Vec::new() };
+        let off =
+            DraftPlan { drafter: DrafterKind::Off, budget: BudgetChoice::Fixed(Budget::OFF), table: None, notes: Vec::new() };
         let drafted = self.once(self.plan, temperature, seed, show)?;
         let plain = self.once(&off, temperature, seed, &mut |_| Ok(()))?;
         let bits = |a: &Answer| a.generation.tokens.iter().map(|t| (t.id, t.log_prob.to_bits())).collect::<Vec<_>>();

@@ -15,7 +15,8 @@ use crate::trace::{self, TraceRoots, TracedRound};
 use crate::weaver::Weaver;
 use crate::weights::Weights;
 use specdec::{
-    Activations, DflashConfig, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, QuantScheme, Token, WeaverConfig,
+    Activations, BudgetTable, DflashConfig, DraftTree, DrafterKind, GenerateRequest, Generation, ModelConfig, QuantScheme,
+    TableMemory, Token, WeaverConfig,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -201,6 +202,17 @@ impl Engine {
             }
         };
         generate(&self.parts, request, Budgets::Auto(Box::new(BudgetPolicy::new(cost, request.drafter))), on_token)
+    }
+
+    /// As [`generate`](Self::generate), with every round's budget from a table that was tuned beforehand: no measuring, no
+    /// learning. `request.budget` is not used.
+    pub fn generate_by_table(
+        &self,
+        request: &GenerateRequest,
+        table: &BudgetTable,
+        on_token: &mut dyn FnMut(Token) -> ControlFlow<()>,
+    ) -> Result<Generation, FastError> {
+        generate(&self.parts, request, Budgets::Table(TableMemory::new(table)), on_token)
     }
 
     /// Answers a request and shows every recorded root to `each`: its draft tree of `request.budget` nodes and the target's view

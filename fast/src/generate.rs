@@ -12,7 +12,8 @@ use crate::kernels::{FlushGuard, Pool};
 use crate::sampler::Sampler;
 use crate::session::Session;
 use specdec::{
-    Acceptance, Budget, DraftTree, DrafterKind, FinishReason, GenerateRequest, Generation, RoundRecord, StageTimes, Token,
+    Acceptance, Budget, DraftTree, DrafterKind, FinishReason, GenerateRequest, Generation, RoundRecord, StageTimes, TableMemory,
+    Token,
 };
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use std::time::Instant;
 pub(crate) enum Budgets<'a> {
     Fixed(Budget),
     Auto(Box<BudgetPolicy<'a>>),
+    Table(TableMemory<'a>),
 }
 
 /// The answer so far and the rules that end it.
@@ -76,10 +78,13 @@ pub(crate) fn generate(
         let budget = match &mut budgets {
             Budgets::Fixed(budget) => *budget,
             Budgets::Auto(policy) => policy.choose(position),
+            Budgets::Table(table) => table.choose(position as usize),
         };
         let round = answer.round(parts, &mut session, &mut proposer, (budget, position))?;
-        if let Budgets::Auto(policy) = &mut budgets {
-            policy.observe(&round);
+        match &mut budgets {
+            Budgets::Fixed(_) => {}
+            Budgets::Auto(policy) => policy.observe(&round),
+            Budgets::Table(table) => table.observe(budget, round.acceptance.accepted() as f64),
         }
         rounds.push(round);
     };

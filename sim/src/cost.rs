@@ -130,8 +130,9 @@ pub enum VerifyCost {
     Roofline(Roofline),
 }
 
-/// Seconds of drafting. An MTP chain has steps only; DFlash a pass only; Weaver a pass and a step per frontier batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Seconds of drafting. An MTP chain has steps only; DFlash a pass only; Weaver a pass and a step per frontier batch. A measured
+/// drafter has a table instead.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DraftCost {
     /// Once per speculative round.
@@ -140,6 +141,35 @@ pub struct DraftCost {
     pub step_s: f64,
     /// Per drafted node (building the tree, tables of the pass).
     pub node_s: f64,
+    /// Measured `(drafted nodes, seconds)`, rising nodes, added to the above; a line between points, constant outside.
+    pub by_nodes: Vec<(usize, f64)>,
+}
+
+impl DraftCost {
+    /// Seconds of drafting so many nodes in so many steps.
+    pub fn seconds(&self, nodes: usize, steps: usize) -> f64 {
+        let points = &self.by_nodes;
+        let measured = match points.iter().position(|p| p.0 >= nodes) {
+            None => points.last().map_or(0.0, |p| p.1),
+            Some(0) => points[0].1,
+            Some(i) => {
+                let ((n0, s0), (n1, s1)) = (points[i - 1], points[i]);
+                s0 + (s1 - s0) * (nodes - n0) as f64 / (n1 - n0) as f64
+            }
+        };
+        self.pass_s + steps as f64 * self.step_s + nodes as f64 * self.node_s + measured
+    }
+
+    fn check(&self) -> Result<(), SimError> {
+        for (what, value) in [("draft pass", self.pass_s), ("draft step", self.step_s), ("drafted node", self.node_s)] {
+            nonnegative(&format!("seconds per {what}"), value)?;
+        }
+        if let Some(pair) = self.by_nodes.windows(2).find(|w| w[0].0 >= w[1].0) {
+            let reason = format!("drafting of {} nodes is followed by {}, expected rising nodes", pair[0].0, pair[1].0);
+            return Err(SimError::Table { name: "draft cost".into(), reason });
+        }
+        self.by_nodes.iter().try_for_each(|p| nonnegative(&format!("seconds of drafting {} nodes", p.0), p.1).map(|_| ()))
+    }
 }
 
 /// Terms that grow with the tokens already in the context.
@@ -163,6 +193,9 @@ pub struct CostModel {
     /// Drafting.
     #[serde(default)]
     pub draft: DraftCost,
+    /// Drafting by drafter, for files that know several; see [`for_drafter`](Self::for_drafter).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub drafters: BTreeMap<String, DraftCost>,
     /// Per speculative round, whatever its size: synchronisation, commit. Never part of a plain pass.
     #[serde(default)]
     pub round_s: f64,
@@ -182,9 +215,6 @@ impl CostModel {
             VerifyCost::Roofline(r) => VerifyCost::Roofline(r.checked()?),
         };
         for (what, value) in [
-            ("draft pass", self.draft.pass_s),
-            ("draft step", self.draft.step_s),
-            ("drafted node", self.draft.node_s),
             ("round constant", self.round_s),
             ("switch of budget", self.switch_s),
             ("context token", self.context.token_s),
@@ -193,7 +223,23 @@ impl CostModel {
         ] {
             nonnegative(&format!("seconds per {what}"), value)?;
         }
+        std::iter::once(&self.draft).chain(self.drafters.values()).try_for_each(DraftCost::check)?;
         Ok(Self { verify, ..self })
+    }
+
+    /// The same machine with this drafter's cost. Error: the file knows drafters, but not this one.
+    pub fn for_drafter(&self, name: &str) -> Result<Self, SimError> {
+        match self.drafters.get(name) {
+            Some(draft) => Ok(Self { draft: draft.clone(), ..self.clone() }),
+            None if self.drafters.is_empty() => Ok(self.clone()),
+            None => {
+                let known = self.drafters.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                let reason = format!(
+                    "drafter {name:?} was not measured, the file has {known} (measure again with straw explain --save-cost)"
+                );
+                Err(SimError::Table { name: "cost file".into(), reason })
+            }
+        }
     }
 
     /// Reads and checks a JSON file's text. Error: what serde says, with line and column, or the first bad number.
@@ -206,7 +252,7 @@ impl CostModel {
     pub fn from_table(table: Staircase) -> Result<Self, SimError> {
         let verify = VerifyCost::Table(table);
         let (draft, context) = (DraftCost::default(), ContextCost::default());
-        Self { verify, draft, round_s: 0.0, switch_s: 0.0, context }.checked()
+        Self { verify, draft, drafters: BTreeMap::new(), round_s: 0.0, switch_s: 0.0, context }.checked()
     }
 
     /// V(rows) at an empty context.
@@ -226,7 +272,7 @@ impl CostModel {
         if drafted == 0 {
             return Ok(Price { fixed_s: verify_s, context_s: per_context });
         }
-        let draft_s = self.draft.pass_s + steps as f64 * self.draft.step_s + drafted as f64 * self.draft.node_s;
+        let draft_s = self.draft.seconds(drafted, steps);
         Ok(Price { fixed_s: verify_s + draft_s + self.round_s, context_s: per_context + self.context.draft_token_s })
     }
 }

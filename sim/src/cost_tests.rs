@@ -62,7 +62,8 @@ proptest! {
 fn full(verify: VerifyCost) -> CostModel {
     CostModel {
         verify,
-        draft: DraftCost { pass_s: 3e-3, step_s: 1e-3, node_s: 1e-5 },
+        draft: DraftCost { pass_s: 3e-3, step_s: 1e-3, node_s: 1e-5, by_nodes: vec![] },
+        drafters: BTreeMap::new(),
         round_s: 2e-3,
         switch_s: 5e-3,
         context: ContextCost { token_s: 1e-7, row_token_s: 1e-8, draft_token_s: 2e-8 },
@@ -133,4 +134,18 @@ fn measured_passes_are_reduced_to_medians() {
     let table = Staircase::measured("runs", &passes).unwrap();
     assert_eq!(table.points, [(1, 1.2), (4, 2.75)]);
     assert!(Staircase::measured("runs", &[(2, 1.0)]).is_err());
+}
+
+#[test]
+fn a_measured_drafter_is_a_line_between_its_points_and_unknown_drafters_are_refused() {
+    let measured = DraftCost { by_nodes: vec![(3, 1e-3), (7, 3e-3)], ..DraftCost::default() };
+    assert_eq!([1, 3, 5, 7, 32].map(|n| (1e4 * measured.seconds(n, n)).round()), [10.0, 10.0, 20.0, 30.0, 30.0]);
+    let mut cost = CostModel::from_table(Staircase { name: "k".into(), points: vec![(1, 1.0), (33, 1.0)], steps: None }).unwrap();
+    assert_eq!(cost.for_drafter("anybody").unwrap(), cost, "a file without drafters serves all");
+    cost.drafters.insert("mtp".into(), measured);
+    let read = CostModel::from_json(&serde_json::to_string(&cost).unwrap()).unwrap();
+    assert_eq!(read.for_drafter("mtp").unwrap().price(5, 5).unwrap().fixed_s, 1.0 + 2e-3);
+    assert!(read.for_drafter("weaver").unwrap_err().to_string().contains("the file has mtp (measure again"));
+    cost.drafters.insert("bad".into(), DraftCost { by_nodes: vec![(3, 1.0), (3, 1.0)], ..DraftCost::default() });
+    assert!(cost.checked().unwrap_err().to_string().contains("expected rising nodes"));
 }

@@ -31,6 +31,7 @@ mod size;
 mod spec;
 mod statistics;
 mod synthetic;
+mod table;
 mod trace;
 mod tune;
 
@@ -50,5 +51,6 @@ pub use size::ModelSize;
 pub use spec::AcceptanceSpec;
 pub use statistics::Interval;
 pub use synthetic::SyntheticTrace;
+pub use table::{TableFit, fit_table};
 pub use trace::{Identity, Roots, SCHEMA, Trace, TraceHeader, TraceNode, TracePrompt, TraceRound, TreeNoise, VERSION};
 pub use tune::{CurvePoint, TuneOptions, Tuning, Workload, break_even_alpha, tune};

@@ -2,7 +2,7 @@
 //! context, prices. Plain decoding (0) is always allowed. A policy's memory is one prompt's. The oracle alone sees the outcome.
 
 use crate::{Price, SimError, error::probability};
-use specdec::Budget;
+use specdec::{Budget, BudgetTable, TableMemory};
 
 /// A rule for the budget of each round.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,17 +30,8 @@ pub enum Policy {
         /// Weight of the unknown, as a share of the best rate seen.
         exploration: f64,
     },
-    /// A plain table over context length and accepted drafts per round: no learning lag.
-    Table {
-        /// Context lengths at which the next row begins, rising; one less than rows.
-        context_edges: Vec<usize>,
-        /// Accepted drafts per round at which the next column begins, rising; one less than columns.
-        accepted_edges: Vec<f64>,
-        /// `[context band][acceptance band]`.
-        budgets: Vec<Vec<Budget>>,
-        /// Memory of acceptance.
-        memory: Memory,
-    },
+    /// A plain table over context length and accepted drafts per round, as the engine reads it from a file: no learning lag.
+    Table(BudgetTable),
     /// The budget with the largest `expected tokens - rate * seconds` over all budgets, where `rate` is what the prompt has
     /// reached so far. Looks past flat steps because it looks at every budget.
     CostAware,
@@ -84,20 +75,7 @@ impl Policy {
                     return Err(bad("at least one arm and an exploration of at least 0 are needed"));
                 }
             }
-            Self::Table { context_edges, accepted_edges, budgets, memory } => {
-                let square =
-                    budgets.len() == context_edges.len() + 1 && budgets.iter().all(|row| row.len() == accepted_edges.len() + 1);
-                if !square {
-                    return Err(bad("rows must be one more than context edges, columns one more than acceptance edges"));
-                }
-                if context_edges.windows(2).any(|w| w[0] >= w[1]) || accepted_edges.windows(2).any(|w| w[0] >= w[1]) {
-                    return Err(bad("edges must rise"));
-                }
-                if !weight_fine(memory) {
-                    return Err(bad("the weight of the newest round must be above 0 and at most 1"));
-                }
-            }
-            Self::Fixed(_) | Self::CostAware | Self::MarginalStop | Self::Oracle => {}
+            Self::Fixed(_) | Self::Table(_) | Self::CostAware | Self::MarginalStop | Self::Oracle => {}
         }
         Ok(self)
     }
@@ -123,6 +101,7 @@ pub(crate) struct View<'a> {
 /// A policy and its memory of one prompt.
 pub(crate) struct Decider<'a> {
     policy: &'a Policy,
+    table: Option<TableMemory<'a>>,
     smoothed: f64,
     rounds_off: usize,
     tokens: f64,
@@ -136,12 +115,16 @@ pub(crate) struct Decider<'a> {
 impl<'a> Decider<'a> {
     pub(crate) fn new(policy: &'a Policy, oracle_rate: f64) -> Self {
         let (smoothed, arms) = match policy {
-            Policy::EmaThreshold { memory, .. } | Policy::Table { memory, .. } => (memory.start, 0),
+            Policy::EmaThreshold { memory, .. } => (memory.start, 0),
             Policy::Bandit { arms, .. } => (0.0, arms.len()),
             _ => (0.0, 0),
         };
         let arms = vec![(0.0, 0.0, 0.0); arms];
-        Self { policy, smoothed, rounds_off: 0, tokens: 0.0, seconds: 0.0, rate: oracle_rate, arms }
+        let table = match policy {
+            Policy::Table(table) => Some(TableMemory::new(table)),
+            _ => None,
+        };
+        Self { policy, table, smoothed, rounds_off: 0, tokens: 0.0, seconds: 0.0, rate: oracle_rate, arms }
     }
 
     /// Nodes to draft, 0 or 3 to 32, at most the largest price.
@@ -153,11 +136,7 @@ impl<'a> Decider<'a> {
                 let tier = tiers.iter().rev().find(|t| self.smoothed >= t.0).map_or(0, |t| t.1.nodes());
                 self.or_probe(tier, memory)
             }
-            Policy::Table { context_edges, accepted_edges, budgets, memory } => {
-                let row = context_edges.iter().filter(|&&e| view.context >= e).count();
-                let column = accepted_edges.iter().filter(|&&e| self.smoothed >= e).count();
-                self.or_probe(budgets[row][column].nodes(), memory)
-            }
+            Policy::Table(_) => self.table.as_ref().map_or(0, |t| t.choose(view.context).nodes()),
             Policy::ConfidenceStop { threshold, most } => {
                 let sure = view.seen[1..].iter().filter(|&&p| p >= *threshold).count().min(most.nodes());
                 if sure == 0 { 0 } else { sure.max(Budget::MIN) }
@@ -195,7 +174,12 @@ impl<'a> Decider<'a> {
         self.seconds += seconds;
         self.rounds_off = if nodes == 0 { self.rounds_off + 1 } else { 0 };
         match self.policy {
-            Policy::EmaThreshold { memory, .. } | Policy::Table { memory, .. } if nodes > 0 => {
+            Policy::Table(_) => {
+                if let (Some(table), Ok(budget)) = (&mut self.table, Budget::new(nodes)) {
+                    table.observe(budget, accepted);
+                }
+            }
+            Policy::EmaThreshold { memory, .. } if nodes > 0 => {
                 self.smoothed += memory.weight * (accepted - self.smoothed);
             }
             Policy::Bandit { arms, .. } => {

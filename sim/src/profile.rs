@@ -6,6 +6,7 @@ use crate::{
     cost::{ContextCost, DraftCost, Roofline, Staircase, VerifyCost},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// How far a number can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,8 +130,8 @@ impl Profile {
             row_token_s: model.attention_macs / macs_per_s,
             draft_token_s: 0.0,
         };
-        CostModel { verify: VerifyCost::Roofline(roofline), draft: DraftCost::default(), round_s: 0.0, switch_s: 0.0, context }
-            .checked()
+        let (draft, drafters) = (DraftCost::default(), BTreeMap::new());
+        CostModel { verify: VerifyCost::Roofline(roofline), draft, drafters, round_s: 0.0, switch_s: 0.0, context }.checked()
     }
 }
 

@@ -90,6 +90,11 @@ impl Replay {
         Self { prompts: self.prompts.iter().map(keep).collect(), dense: false }
     }
 
+    /// Every other prompt, the first or the second of each pair.
+    pub fn every_other(&self, first: usize) -> Self {
+        Self { prompts: self.prompts.iter().skip(first).step_by(2).cloned().collect(), dense: self.dense }
+    }
+
     /// Mean expected tokens per pass over all recorded roots at a budget, bonus included. On a trace that is not dense the
     /// roots are those of the recording.
     pub fn tau(&self, budget: Budget) -> f64 {

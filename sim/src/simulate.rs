@@ -48,7 +48,7 @@ pub enum DrafterSteps {
 
 impl DrafterSteps {
     /// Steps for a tree of `nodes`.
-    fn of(self, nodes: usize) -> usize {
+    pub(crate) fn of(self, nodes: usize) -> usize {
         match self {
             Self::Block => 0,
             Self::PerNode => nodes,
@@ -177,7 +177,7 @@ impl<'a> Menu<'a> {
             Policy::ConfidenceStop { most, .. } => most.nodes(),
             Policy::Bandit { arms, .. } => arms.iter().map(|b| b.nodes()).max().unwrap_or(0),
             Policy::EmaThreshold { tiers, .. } => tiers.iter().map(|t| t.1.nodes()).max().unwrap_or(0).max(Budget::MIN),
-            Policy::Table { budgets, .. } => budgets.iter().flatten().map(|b| b.nodes()).max().unwrap_or(0).max(Budget::MIN),
+            Policy::Table(table) => table.largest(),
             _ => Budget::MAX,
         };
         let (shape, walk, prices) = match source {

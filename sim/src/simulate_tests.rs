@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{AcceptanceSpec, Memory, Shape, Staircase, SyntheticTrace};
+use specdec::{BudgetTable, RawTable};
 
 fn model(spec: &str) -> AcceptanceModel {
     match spec.parse().unwrap() {
@@ -111,12 +112,17 @@ fn every_policy_may_switch_drafting_off_where_it_only_costs() {
         Policy::EmaThreshold { tiers: vec![(0.8, Budget::new(3).unwrap()), (2.0, sixteen)], memory },
         Policy::ConfidenceStop { threshold: 0.3, most: sixteen },
         Policy::Bandit { arms: vec![Budget::OFF, Budget::new(3).unwrap(), sixteen], exploration: 0.02 },
-        Policy::Table {
-            context_edges: vec![4096],
-            accepted_edges: vec![1.0],
-            budgets: vec![vec![Budget::OFF, sixteen], vec![Budget::OFF, Budget::new(3).unwrap()]],
-            memory,
-        },
+        Policy::Table(
+            BudgetTable::new(RawTable {
+                context_edges: vec![4096],
+                accepted_edges: vec![1.0],
+                budgets: vec![vec![Budget::OFF, sixteen], vec![Budget::OFF, Budget::new(3).unwrap()]],
+                newest: memory.weight,
+                start: memory.start,
+                probe_every: memory.probe_every,
+            })
+            .unwrap(),
+        ),
         Policy::CostAware,
         Policy::MarginalStop,
         Policy::Oracle,

@@ -19,6 +19,7 @@
 
 mod acceptance;
 mod budget;
+mod budget_table;
 mod config;
 mod config_json;
 mod drafter_config;
@@ -33,6 +34,7 @@ mod tree;
 
 pub use acceptance::Acceptance;
 pub use budget::{Budget, BudgetError};
+pub use budget_table::{BudgetTable, RawTable, TableError, TableMemory};
 pub use config::{Architecture, AttentionDims, ConfigError, GdnDims, LayerKind, ModelConfig};
 pub use drafter_config::{DflashConfig, WeaverConfig};
 pub use frontier::{Frontier, FrontierEntry, GrowPlan};
