@@ -1,7 +1,7 @@
 """drafters: generate, train_mtp, train_dflash, train_weaver, export and a first evaluation in one process.
 
 Compilation takes minutes on a fresh machine, so this process may start beside `pretrain`: it runs every step briefly on
-random weights, then waits for the target directory. Every result is written as soon as it exists.
+random weights and rows, then waits for the target directory and the corpus. Every result is written as soon as it exists.
 """
 import argparse
 import json
@@ -16,20 +16,26 @@ from . import export, gdn
 from .decode import check_step, compile_layers
 from .drafters import MTP, DFlash, DFlashConfig, Weaver, WeaverConfig
 from .generate import generate
-from .load import device_of, load_target, log, marker_of, save_parts, stored
+from .load import device_of, load_dflash, load_mtp, load_target, load_weaver, log, marker_of, save_parts
 from .model import Target, TargetConfig
-from .records import Live, corpus_rows
+from .pretrain import wait_for
+from .records import BUCKETS, Live, Reused, corpus_rows
 from .train_dflash import train_dflash
 from .train_mtp import train_mtp
 from .train_weaver import train_weaver
 
-SHARES = {"generate": 0.135, "mtp": 0.1, "dflash": 0.5, "weaver": 0.165}  # of the time for drafters; the rest is set-up and evaluation
+SHARES = {"generate": 0.13, "mtp": 0.14, "dflash": 0.49, "weaver": 0.24}  # of the time for drafters; the rest is set-up and evaluation
 
 
 class Parts:
-    """Fresh drafters on the device."""
+    """Drafters on the device, fresh or from a directory that holds all three."""
 
-    def __init__(self, c, a, device):
+    def __init__(self, target, a, device):
+        c = target.c
+        if a.init:
+            self.mtp, self.dflash, self.weaver = load_mtp(a.init, target, device), load_dflash(f"{a.init}/dflash", device), load_weaver(f"{a.init}/weaver", device)
+            self.weaver.c.candidate_pool_size = a.pool  # no tensor depends on it
+            return
         self.mtp = MTP(c).to(device)
         self.dflash = DFlash(DFlashConfig(hidden_size=c.hidden_size, num_hidden_layers=a.layers, num_attention_heads=c.num_attention_heads, head_dim=c.head_dim,
                                           num_key_value_heads=c.num_key_value_heads, intermediate_size=a.intermediate, rope_theta=c.rope_theta)).to(device)
@@ -53,6 +59,18 @@ def stages(target, parts, source, a, seconds, out=None):
     keep("dflash", parts.dflash)
     history["weaver"] = train_weaver(parts.weaver, parts.dflash, target, head, source, **limit("weaver"), blocks=a.blocks, own_after=0.4 if short else 0.7)
     keep("weaver", parts.weaver)
+
+
+def fake_rows(count, vocab, device):
+    """Random rows of every length bucket."""
+    end = torch.tensor(BUCKETS, device=device)[torch.arange(count, device=device) % len(BUCKETS)]
+    ids = torch.randint(8, vocab, (count, BUCKETS[-1]), device=device).to(torch.int16)
+    return {"ids": ids, "prompt": end // 4, "end": end, "hard": torch.arange(count, device=device) % 2, "work": torch.arange(count, device=device) % 3}
+
+
+def fake_prompts(vocab, count=1000, length=8):
+    ids, starts = torch.randint(8, vocab, (count * length,)).to(torch.int16), torch.arange(0, count * length, length, dtype=torch.int32)
+    return {f"prompts.{w}.{k}": v for w in ev.NEW for k, v in (("ids", ids), ("starts", starts))}
 
 
 def every_shape(source):
@@ -83,6 +101,7 @@ def main(argv):
     p.add_argument("--places", type=int, default=12288)
     p.add_argument("--batch-tokens", type=int, default=49152)
     p.add_argument("--warm-steps", type=int, default=12)
+    p.add_argument("--init", help="directory with mtp.*, dflash/ and weaver/ to start from")
     p.add_argument("--prompts", help="prompts.jsonl for the evaluation")
     a = p.parse_args(argv)
     torch.manual_seed(0)
@@ -91,30 +110,28 @@ def main(argv):
     gdn.setup(device, log)
     if device == "cuda":
         log("in-place step differs by", check_step(device))
-    corpus, folder = load_file(a.corpus), os.path.dirname(a.corpus)
+    folder = os.path.dirname(a.corpus)
     compile_layers()
-    marker = marker_of(folder)
-    extra = corpus_rows(corpus, marker, device)
-    log("corpus rows", len(extra[0]))
-
     target = Target(TargetConfig()).to(device).requires_grad_(False).eval()
-    fake = dict(zip(("ids", "prompt", "end", "hard"), extra), work=torch.randint(3, (len(extra[0]),), device=device))
-    generate(target, corpus, device, 8, a.rows, 4 * a.rows, marker=marker)
-    parts = Parts(target.c, a, device)
+    fake = fake_rows(2000, target.c.vocab_size, device)
+    generate(target, fake_prompts(target.c.vocab_size), device, 6, a.rows, 4 * a.rows)
+    parts = Parts(target, a, device)
     stages(target, parts, every_shape(Live(target, parts.dflash.c.taps, fake, device, None, a.batch_tokens)), a, None)
     log("WARM DONE", round(time.time() - began, 1), "s; waiting for", a.target)
-    while not os.path.exists(f"{a.target}/pretrain.json"):
-        time.sleep(1)
+    corpus, marker = load_file(wait_for(a.corpus)), marker_of(folder)
+    extra = corpus_rows(corpus, marker, device)
+    log("corpus rows", len(extra[0]))
+    wait_for(f"{a.target}/pretrain.json")
     start = time.time()
     real, tokens = load_target(a.target, device)
     target.load_state_dict(real.state_dict())
     log("target loaded")
 
-    rows = generate(target, corpus, device, a.seconds * SHARES["generate"], a.rows, 600000, tokens["ends"], 3, marker)
+    rows = generate(target, corpus, device, a.seconds * SHARES["generate"], a.rows, 900000, tokens["ends"], 3, marker)
     save_file({k: v[-2000:].contiguous().cpu() for k, v in rows.items()}, f"{a.out}/rows-sample.safetensors")
     torch.cuda.empty_cache() if device == "cuda" else None
-    parts = Parts(target.c, a, device)
-    stages(target, parts, Live(target, parts.dflash.c.taps, rows, device, extra, a.batch_tokens), a, a.seconds, a.out)
+    parts = Parts(target, a, device)
+    stages(target, parts, Reused(Live(target, parts.dflash.c.taps, rows, device, extra, a.batch_tokens)), a, a.seconds, a.out)
     log("TRAINED", round(time.time() - start, 1), "s after the target")
 
     compile_layers(False)

@@ -49,7 +49,12 @@ def tensors(folder):
         out.update(load_file(path))
     if not out:
         raise FileNotFoundError(f"{folder}: no .safetensors file")
-    return out
+    return {k: dequantised(v, out[f"{k}.scale"]) if v.dtype == torch.int8 else v for k, v in out.items() if not k.endswith(".weight.scale")}
+
+
+def dequantised(codes, scale):
+    """straw's 8-bit scheme (docs/formats.md): weight = scale * code, one scale per 64 inputs."""
+    return codes.float() * scale.float().repeat_interleave(64, 1)[:, : codes.shape[1]]
 
 
 def fill(module, state, what):

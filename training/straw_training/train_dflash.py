@@ -51,7 +51,7 @@ def mean(x, ok):
     return round((x * ok).sum().item() / max(1.0, ok.sum().item()), 3)
 
 
-def train_dflash(module, target, head, source, seconds=None, steps=None, blocks=BLOCKS, lr=2e-3, corpus_share=0.3, every=500):
+def train_dflash(module, target, head, source, seconds=None, steps=None, blocks=BLOCKS, lr=2e-3, corpus_share=0.2, every=500):
     loss_fn, step = compiled(block_loss), compiled(DFlash.forward)
     run = lambda *a: step(module, *a)
     run.c = module.c

@@ -22,15 +22,12 @@ def chain_step(mtp, embedding, hidden, depth, past):
     layer, (B, T, _) = mtp.layers[0], x.shape
     q, k, v, gate = layer.self_attn.project(layer.input_layernorm(x), torch.arange(T, device=x.device) + depth)
     past = past + [(k, v)]
-    if depth == 0:
-        o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    else:
-        r, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
-        wide = [(a.repeat_interleave(r, 1), b.repeat_interleave(r, 1)) for a, b in past]
-        causal = torch.ones(T, T, device=x.device, dtype=torch.bool).tril()
-        scores = [(q @ wide[0][0].mT).float().masked_fill(~causal, float("-inf"))] + [(q * a).sum(-1, keepdim=True).float() for a, _ in wide[1:]]
-        p = (torch.cat(scores, -1) * scale).softmax(-1).to(q.dtype)
-        o = p[..., :T] @ wide[0][1] + sum(p[..., T + i : T + i + 1] * b for i, (_, b) in enumerate(wide[1:]))
+    r, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
+    wide = [(a.repeat_interleave(r, 1), b.repeat_interleave(r, 1)) for a, b in past]
+    causal = torch.ones(T, T, device=x.device, dtype=torch.bool).tril()
+    scores = [(q @ wide[0][0].mT).float().masked_fill(~causal, float("-inf"))] + [(q * a).sum(-1, keepdim=True).float() for a, _ in wide[1:]]
+    p = (torch.cat(scores, -1) * scale).softmax(-1).to(q.dtype)
+    o = p[..., :T] @ wide[0][1] + sum((p[..., T + i : T + i + 1] * b for i, (_, b) in enumerate(wide[1:])), torch.zeros((), dtype=q.dtype, device=x.device))
     o = layer.self_attn.out(o.transpose(1, 2).reshape(B, T, -1), gate)
     return mtp.norm(layer.feed(x + o)), past
 
@@ -44,7 +41,7 @@ def head_loss(draft, target, head, token, hard):
     return loss, logits.argmax(-1) == token
 
 
-def train_mtp(mtp, target, head, source, seconds=None, steps=None, depths=3, lr=2e-3, corpus_share=0.3, every=300, places=12288):
+def train_mtp(mtp, target, head, source, seconds=None, steps=None, depths=3, lr=2e-3, corpus_share=0.2, every=300, places=12288):
     step, loss_fn = chain_step, compiled(head_loss)  # chain_step stays eager: see the limits in README.md
 
     def loss_of(progress, show):

@@ -115,8 +115,9 @@ def test_prepare_and_pretrain_from_packages_and_templates(tmp_path):
     corpus = load_file(tmp_path / "out/corpus.safetensors")
     small = TargetConfig(vocab_size=8192, hidden_size=32, intermediate_size=32, head_dim=16, rotary_dim=4, linear_key_head_dim=8, linear_value_head_dim=8,
                          layer_types=["linear_attention", "full_attention"])
-    _, history = pretrain.pretrain(small, corpus, "cpu", steps=2, rows=4, length=64)
-    assert history
+    _, history, passes = pretrain.pretrain(small, lambda: corpus, "cpu", steps=2, rows=4, length=64)
+    assert history[0][2]["held out"]["code" if "code" in history[0][2]["held out"] else "math"] > 1.0
+    assert passes["code_more"] > 0
 
 
 def test_benchmark_text_is_dropped(tmp_path):
