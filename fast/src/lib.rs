@@ -26,6 +26,7 @@ mod engine;
 mod error;
 mod gdn;
 mod generate;
+pub mod gpu;
 mod history;
 pub mod identity;
 pub mod kernels;
