@@ -20,6 +20,7 @@ mod prompts;
 mod quantize;
 mod report;
 mod simulate;
+mod selftest;
 mod stats;
 mod stop;
 mod text;
@@ -65,6 +66,8 @@ enum Verb {
     Trace(trace::TraceArgs),
     /// Write an 8-bit or 4-bit copy of a model folder
     Quantize(quantize::QuantizeArgs),
+    /// Run every shader case on a device and compare bits with the processor
+    Selftest(selftest::SelftestArgs),
 }
 
 /// What `straw verify` can check.
@@ -99,6 +102,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Some(Verb::Tune(args)) => tune::run(args),
         Some(Verb::Trace(args)) => trace::run(args),
         Some(Verb::Quantize(args)) => quantize::run(args),
+        Some(Verb::Selftest(args)) => selftest::run(args),
     }
 }
 

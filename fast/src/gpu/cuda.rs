@@ -25,9 +25,15 @@ impl Cuda {
         // SAFETY: these only look for a library on the search path.
         let (driver, compiler) = unsafe { (cudarc::driver::sys::is_culib_present(), cudarc::nvrtc::sys::is_culib_present()) };
         if !driver {
-            return Err(GpuError::absent("cuda", "no NVIDIA driver (libcuda)", "a machine with an NVIDIA GPU and its driver, or `--device cpu`"));
+            return Err(GpuError::absent(
+                "cuda",
+                "no NVIDIA driver (libcuda)",
+                "a machine with an NVIDIA GPU and its driver, or `--device cpu`",
+            ));
         }
-        let context = CudaContext::new(0).map_err(|e| GpuError::absent("cuda", &format!("no usable GPU ({e})"), "an NVIDIA GPU that the driver can open, or `--device cpu`"))?;
+        let context = CudaContext::new(0).map_err(|e| {
+            GpuError::absent("cuda", &format!("no usable GPU ({e})"), "an NVIDIA GPU that the driver can open, or `--device cpu`")
+        })?;
         if !compiler {
             let wanted = "libnvrtc of CUDA 12 or newer on the library path (pip: nvidia-cuda-nvrtc-cu12)";
             return Err(GpuError::absent("cuda", "no run-time compiler (libnvrtc)", wanted));
@@ -51,7 +57,8 @@ impl Cuda {
             name: Some("straw.cu".into()),
             ..CompileOptions::default()
         };
-        let ptx = compile_ptx_with_opts(SOURCE, options).map_err(|e| GpuError::Compile { device: "cuda", message: first_words(&e) })?;
+        let ptx =
+            compile_ptx_with_opts(SOURCE, options).map_err(|e| GpuError::Compile { device: "cuda", message: first_words(&e) })?;
         let module = context.load_module(ptx).map_err(|e| failed("loading the kernels", e))?;
         let functions = KERNELS
             .iter()
@@ -94,7 +101,13 @@ impl Cuda {
         self.stream.synchronize().map_err(|e| failed("waiting for its work", e))
     }
 
-    pub(super) fn dispatch(&self, kernel: &'static Kernel, bound: &[Bound], groups: [u32; 3], threads: u32) -> Result<(), GpuError> {
+    pub(super) fn dispatch(
+        &self,
+        kernel: &'static Kernel,
+        bound: &[Bound],
+        groups: [u32; 3],
+        threads: u32,
+    ) -> Result<(), GpuError> {
         let [x, y, z] = groups;
         let shape = LaunchConfig { grid_dim: (x, y, z), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
         let mut pointers = Vec::with_capacity(bound.len());
@@ -114,9 +127,11 @@ impl Cuda {
             };
         }
         // SAFETY: one argument per parameter of the entry, in its order, of its size: the bindings come from the same source.
-        unsafe { launch.launch(shape) }
-            .map(|_| ())
-            .map_err(|e| GpuError::Kernel { device: "cuda", kernel: kernel.name, message: format!("{e} ({groups:?} x {threads})") })
+        unsafe { launch.launch(shape) }.map(|_| ()).map_err(|e| GpuError::Kernel {
+            device: "cuda",
+            kernel: kernel.name,
+            message: format!("{e} ({groups:?} x {threads})"),
+        })
     }
 }
 

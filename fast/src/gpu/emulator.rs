@@ -13,6 +13,7 @@ use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/emulator.cpp"));
@@ -20,7 +21,6 @@ const SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/emulator.cpp"));
 const COMPILERS: [&str; 7] = ["clang++", "clang++-20", "clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++-15"];
 /// Words of 8 bytes before and after an array.
 const FENCE: usize = 8;
-const FENCE_WORD: u64 = 0x7fed_beef_7fed_beef;
 
 type Entry = unsafe extern "C" fn(u32, *const *mut c_void, *const u32, *const u32, u32, u32, *mut c_char, usize) -> c_int;
 
@@ -35,8 +35,12 @@ pub struct Emulator {
     turn: Mutex<()>,
 }
 
-/// Zeroed words between two fences.
-pub(super) struct Memory(UnsafeCell<Vec<u64>>);
+/// Zeroed bytes between two fences of a pattern of their own.
+pub(super) struct Memory {
+    words: UnsafeCell<Vec<u64>>,
+    bytes: usize,
+    fence: u64,
+}
 
 // SAFETY: the words are only touched while `Emulator::turn` is held; a memory's emulator is the one that made it.
 unsafe impl Send for Memory {}
@@ -45,27 +49,47 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(bytes: usize) -> Self {
-        let mut words = vec![FENCE_WORD; bytes.div_ceil(8) + 2 * FENCE];
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        // Signalling NaNs: arithmetic on a fence that was read changes the bits, and a copy carries another array's.
+        let half = u64::from(0x7f80_0001 | MADE.fetch_add(1, Ordering::Relaxed) << 1 & 0x003f_fffe);
+        let fence = half << 32 | half;
+        let mut words = vec![fence; bytes.div_ceil(8) + 2 * FENCE];
         let end = words.len() - FENCE;
         words[FENCE..end].fill(0);
         // What the last word has beyond the array belongs to the fence.
-        for byte in bytes % 8..8 * usize::from(!bytes.is_multiple_of(8)) {
-            words[end - 1] |= u64::from(FENCE_WORD.to_le_bytes()[byte]) << (8 * byte);
+        if !bytes.is_multiple_of(8) {
+            words[end - 1] = fence & !own_bits(bytes);
         }
-        Self(UnsafeCell::new(words))
+        Self { words: UnsafeCell::new(words), bytes, fence }
     }
 
     fn start(&self) -> *mut u8 {
         // SAFETY: the vector is never resized, so the pointer stays; the fence lies before it.
-        unsafe { (*self.0.get()).as_mut_ptr().add(FENCE).cast() }
+        unsafe { (*self.words.get()).as_mut_ptr().add(FENCE).cast() }
     }
 
     /// # Safety
     /// `Emulator::turn` is held.
     unsafe fn words(&self) -> &[u64] {
         // SAFETY: the caller's promise.
-        unsafe { &*self.0.get() }
+        unsafe { &*self.words.get() }
     }
+
+    /// # Safety
+    /// As `words`.
+    unsafe fn fenced(&self) -> bool {
+        // SAFETY: the caller's promise.
+        let words = unsafe { self.words() };
+        let end = words.len() - FENCE;
+        let tail = !own_bits(self.bytes);
+        let last = self.bytes.is_multiple_of(8) || words[end - 1] & tail == self.fence & tail;
+        last && words[..FENCE].iter().chain(&words[end..]).all(|&w| w == self.fence)
+    }
+}
+
+/// The bits of an array's last word that are its own, on a little-endian machine.
+fn own_bits(bytes: usize) -> u64 {
+    (1u64 << (8 * (bytes % 8))) - 1
 }
 
 impl Emulator {
@@ -116,7 +140,13 @@ impl Emulator {
         unsafe { std::ptr::copy_nonoverlapping(from.start().add(at), bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    pub(super) fn dispatch(&self, kernel: &'static Kernel, bound: &[Bound], groups: [u32; 3], threads: u32) -> Result<(), GpuError> {
+    pub(super) fn dispatch(
+        &self,
+        kernel: &'static Kernel,
+        bound: &[Bound],
+        groups: [u32; 3],
+        threads: u32,
+    ) -> Result<(), GpuError> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let fault = |message: String| GpuError::Kernel { device: "emulator", kernel: kernel.name, message };
         let mut buffers: Vec<(&Memory, bool, &str)> = Vec::new();
@@ -146,7 +176,16 @@ impl Emulator {
         let rc = unsafe {
             let (size, message) = ([threads, 1, 1], &mut message);
             let (number, room) = (kernel.index as u32, message.len());
-            (self.entry)(number, arguments.as_ptr(), groups.as_ptr(), size.as_ptr(), self.seed, self.threads, message.as_mut_ptr(), room)
+            (self.entry)(
+                number,
+                arguments.as_ptr(),
+                groups.as_ptr(),
+                size.as_ptr(),
+                self.seed,
+                self.threads,
+                message.as_mut_ptr(),
+                room,
+            )
         };
         if rc != 0 {
             // SAFETY: the entry ends its message with a zero inside the room.
@@ -154,8 +193,7 @@ impl Emulator {
         }
         for &(memory, _, name) in &buffers {
             // SAFETY: as above.
-            let words = unsafe { memory.words() };
-            if words[..FENCE].iter().chain(&words[words.len() - FENCE..]).any(|&w| w != FENCE_WORD) {
+            if !unsafe { memory.fenced() } {
                 return Err(fault(format!("a write outside the array bound as {name}")));
             }
         }
@@ -209,7 +247,11 @@ fn compiler() -> Result<String, GpuError> {
     let wanted = env::var("STRAW_CLANG").ok();
     let works = |name: &str| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success());
     wanted.into_iter().chain(COMPILERS.map(String::from)).find(|name| works(name)).ok_or_else(|| {
-        GpuError::absent("emulator", "no clang++", "clang++ 15 or newer on the PATH or named by STRAW_CLANG (Debian: apt-get install clang)")
+        GpuError::absent(
+            "emulator",
+            "no clang++",
+            "clang++ 15 or newer on the PATH or named by STRAW_CLANG (Debian: apt-get install clang)",
+        )
     })
 }
 

@@ -8,7 +8,7 @@ pub enum GpuError {
     /// The device is not here.
     #[error("device {device}: found {found}, expected {expected}")]
     Absent {
-        /// `cuda`, `metal` or `emulator`.
+        /// `cuda` or `emulator`.
         device: &'static str,
         /// What is here instead.
         found: String,

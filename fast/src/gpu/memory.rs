@@ -47,8 +47,6 @@ pub(super) enum Memory {
     Emulator(emulator::Memory),
     #[cfg(not(target_os = "macos"))]
     Cuda(super::cuda::Memory),
-    #[cfg(target_os = "macos")]
-    Metal(super::metal::Memory),
 }
 
 /// Elements on a device.

@@ -1,6 +1,6 @@
 //! Devices that run the shaders of `kernels/*.metal` behind one small seam: memory, and the dispatch of a kernel with the
-//! arguments that its source declares. The host code above it is the same for an Apple GPU, an NVIDIA GPU and the emulator,
-//! so what the emulator proves of it holds for the others. Knows nothing of models or of what a kernel computes.
+//! arguments that its source declares. The host code above it is the same for an NVIDIA GPU and the emulator, so what the emulator
+//! proves of it holds for the GPU. An Apple GPU, for which the shaders are written, is not driven yet. Knows nothing of models or of what a kernel computes.
 
 mod bindings;
 #[cfg(not(target_os = "macos"))]
@@ -8,8 +8,6 @@ mod cuda;
 mod emulator;
 mod error;
 mod memory;
-#[cfg(target_os = "macos")]
-mod metal;
 mod parity;
 
 pub use bindings::*;
@@ -38,9 +36,6 @@ pub enum Gpu {
     /// An NVIDIA GPU.
     #[cfg(not(target_os = "macos"))]
     Cuda(cuda::Cuda),
-    /// An Apple GPU.
-    #[cfg(target_os = "macos")]
-    Metal(metal::Metal),
 }
 
 impl Gpu {
@@ -58,30 +53,15 @@ impl Gpu {
     /// NVIDIA GPUs are not driven on macOS.
     #[cfg(target_os = "macos")]
     pub fn cuda() -> Result<Self, GpuError> {
-        Err(GpuError::absent("cuda", "macOS, where NVIDIA GPUs are not driven", "`--device metal` or `--device cpu`"))
+        Err(GpuError::absent("cuda", "macOS, where NVIDIA GPUs are not driven", "`--device emulator`"))
     }
 
-    /// The Apple GPU. Errors: none, or shaders that its compiler refuses.
-    #[cfg(target_os = "macos")]
-    pub fn metal() -> Result<Self, GpuError> {
-        Ok(Self::Metal(metal::Metal::new()?))
-    }
-
-    /// Apple GPUs are driven on macOS only.
-    #[cfg(not(target_os = "macos"))]
-    pub fn metal() -> Result<Self, GpuError> {
-        let found = format!("{}, where there is no Metal", std::env::consts::OS);
-        Err(GpuError::absent("metal", &found, "a Mac with an Apple GPU; here `--device cpu`, `cuda` or `emulator`"))
-    }
-
-    /// `cuda`, `metal` or `emulator`.
+    /// `cuda` or `emulator`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Emulator(_) => "emulator",
             #[cfg(not(target_os = "macos"))]
             Self::Cuda(_) => "cuda",
-            #[cfg(target_os = "macos")]
-            Self::Metal(_) => "metal",
         }
     }
 
@@ -91,8 +71,6 @@ impl Gpu {
             Self::Emulator(_) => "SIMT emulator on the processor".into(),
             #[cfg(not(target_os = "macos"))]
             Self::Cuda(cuda) => cuda.name(),
-            #[cfg(target_os = "macos")]
-            Self::Metal(metal) => metal.name(),
         }
     }
 
@@ -103,8 +81,6 @@ impl Gpu {
             Self::Emulator(emulator) => Memory::Emulator(emulator.alloc(bytes)),
             #[cfg(not(target_os = "macos"))]
             Self::Cuda(cuda) => Memory::Cuda(cuda.alloc(bytes)?),
-            #[cfg(target_os = "macos")]
-            Self::Metal(metal) => Memory::Metal(metal.alloc(bytes)?),
         };
         Ok(Array::new(memory, len))
     }
@@ -131,8 +107,6 @@ impl Gpu {
             (Self::Emulator(emulator), Memory::Emulator(to)) => emulator.write(to, first * T::BYTES, &bytes),
             #[cfg(not(target_os = "macos"))]
             (Self::Cuda(cuda), Memory::Cuda(to)) => return cuda.write(to, first * T::BYTES, &bytes),
-            #[cfg(target_os = "macos")]
-            (Self::Metal(metal), Memory::Metal(to)) => return metal.write(to, first * T::BYTES, &bytes),
             #[allow(unreachable_patterns, reason = "a device's memory stays with the device")]
             _ => panic!("memory of another device"),
         }
@@ -153,8 +127,6 @@ impl Gpu {
             (Self::Emulator(emulator), Memory::Emulator(from)) => emulator.read(from, first * T::BYTES, &mut bytes),
             #[cfg(not(target_os = "macos"))]
             (Self::Cuda(cuda), Memory::Cuda(from)) => cuda.read(from, first * T::BYTES, &mut bytes)?,
-            #[cfg(target_os = "macos")]
-            (Self::Metal(metal), Memory::Metal(from)) => metal.read(from, first * T::BYTES, &mut bytes)?,
             #[allow(unreachable_patterns, reason = "a device's memory stays with the device")]
             _ => panic!("memory of another device"),
         }
@@ -167,8 +139,6 @@ impl Gpu {
             Self::Emulator(_) => Ok(()),
             #[cfg(not(target_os = "macos"))]
             Self::Cuda(cuda) => cuda.synchronise(),
-            #[cfg(target_os = "macos")]
-            Self::Metal(metal) => metal.synchronise(),
         }
     }
 
@@ -181,8 +151,6 @@ impl Gpu {
             Self::Emulator(emulator) => emulator.dispatch(kernel, bound, groups, threads),
             #[cfg(not(target_os = "macos"))]
             Self::Cuda(cuda) => cuda.dispatch(kernel, bound, groups, threads),
-            #[cfg(target_os = "macos")]
-            Self::Metal(metal) => metal.dispatch(kernel, bound, groups, threads),
         }
     }
 }

@@ -45,20 +45,29 @@ impl<I: DoubleEndedIterator<Item = usize>> Reversed for I {
 }
 
 impl Cases<'_> {
-    pub(super) fn convolution(&mut self) -> Result<(), GpuError> {
+    pub(in super::super) fn convolution(&mut self) -> Result<(), GpuError> {
         let (channels, stride) = (300, 311);
         for (rows, taps) in [(1, 4), (9, 4), (33, 2), (5, 8)] {
-            let (raw, tail, weights) = (numbers(rows * stride, 1), numbers((taps - 1) * channels, 2), numbers(channels * taps, 3));
+            let (raw, tail, weights) =
+                (numbers(rows * stride, 1), numbers((taps - 1) * channels, 2), numbers(channels * taps, 3));
             let parents = tree(rows, 4);
             let host = HostConv::new(&weights, channels, taps);
-            let of_taps: Vec<f32> = (0..taps).flat_map(|t| (0..channels).map(|c| weights[c * taps + t]).collect::<Vec<_>>()).collect();
+            let of_taps: Vec<f32> =
+                (0..taps).flat_map(|t| (0..channels).map(|c| weights[c * taps + t]).collect::<Vec<_>>()).collect();
             let flat: Vec<i32> = parents.iter().map(|p| p.map_or(-1, |p| p as i32)).collect();
             let (d_raw, d_tail, d_weights, d_parents) =
                 (self.gpu.upload(&raw)?, self.gpu.upload(&tail)?, self.gpu.upload(&of_taps)?, self.gpu.upload(&flat)?);
             let out = self.gpu.alloc(rows * channels)?;
             let a = ConvArgs { rows: rows as u32, channels: channels as u32, taps: taps as u32, stride: stride as u32 };
-            Conv { raw: d_raw.input(), tail: d_tail.input(), weights: d_weights.input(), parents: d_parents.input(), out: out.output(), a }
-                .dispatch(self.gpu, groups(rows * channels, CONV_THREADS), CONV_THREADS)?;
+            Conv {
+                raw: d_raw.input(),
+                tail: d_tail.input(),
+                weights: d_weights.input(),
+                parents: d_parents.input(),
+                out: out.output(),
+                a,
+            }
+            .dispatch(self.gpu, groups(rows * channels, CONV_THREADS), CONV_THREADS)?;
             let mut want = vec![0.0; rows * channels];
             let rows_of = RawRows { data: &raw, stride, rows };
             self.host(|pool| host.forward(pool, &tail, rows_of, Topology::Tree(&parents), &mut want));
@@ -66,9 +75,13 @@ impl Cases<'_> {
 
             let path = path(&parents, rows - 1);
             let d_path = self.gpu.upload(&path.iter().map(|&r| r as u32).collect::<Vec<_>>())?;
-            let a = ConvKeepArgs { channels: channels as u32, taps: taps as u32, stride: stride as u32, path_len: path.len() as u32 };
-            ConvKeep { tail: d_tail.output(), raw: d_raw.input(), path: d_path.input(), a }
-                .dispatch(self.gpu, groups(channels, CONV_THREADS), CONV_THREADS)?;
+            let a =
+                ConvKeepArgs { channels: channels as u32, taps: taps as u32, stride: stride as u32, path_len: path.len() as u32 };
+            ConvKeep { tail: d_tail.output(), raw: d_raw.input(), path: d_path.input(), a }.dispatch(
+                self.gpu,
+                groups(channels, CONV_THREADS),
+                CONV_THREADS,
+            )?;
             let mut want = tail.clone();
             host.commit(&mut want, rows_of, path.iter().copied());
             self.compare("conv_keep", &self.gpu.read(&d_tail, 0, tail.len())?, &want);
@@ -76,7 +89,7 @@ impl Cases<'_> {
         Ok(())
     }
 
-    pub(super) fn delta_rule(&mut self) -> Result<(), GpuError> {
+    pub(in super::super) fn delta_rule(&mut self) -> Result<(), GpuError> {
         for (key_dim, value_dim, rows) in [(128, 128, 9), (128, 40, 33), (50, 33, 17), (24, 32, 1)] {
             let d = GdnDims { key_heads: 2, value_heads: 4, key_dim, value_dim, conv_kernel: 4 };
             let (stride, values) = (d.conv_channels(), d.value_heads * value_dim);
@@ -97,19 +110,40 @@ impl Cases<'_> {
                 v_first: 2 * keys as u32,
             };
             let gpu = self.gpu;
-            let (d_state, d_qkv, d_alpha, d_beta) = (gpu.upload(&state)?, gpu.upload(&small)?, gpu.upload(&alpha)?, gpu.upload(&beta)?);
+            let (d_state, d_qkv, d_alpha, d_beta) =
+                (gpu.upload(&state)?, gpu.upload(&small)?, gpu.upload(&alpha)?, gpu.upload(&beta)?);
             let (d_steps, d_spans) = (gpu.upload(&steps)?, gpu.upload(&[0u32, rows as u32])?);
             let (stash, out) = (gpu.alloc::<f32>(slots * d.state_len())?, gpu.alloc::<f32>(rows * values)?);
             let grid = [value_dim.div_ceil(GDN_THREADS as usize) as u32, d.value_heads as u32, 1];
             let (state_in, qkv, al, be) = (d_state.input(), d_qkv.input(), d_alpha.input(), d_beta.input());
             let (s, sp) = (d_steps.input(), d_spans.input());
             let name = if key_dim == 128 {
-                GdnVerify128 { state: state_in, qkv, alpha: al, beta: be, steps: s, spans: sp, stash: stash.output(), out: out.output(), a }
-                    .dispatch(gpu, grid, GDN_THREADS)?;
+                GdnVerify128 {
+                    state: state_in,
+                    qkv,
+                    alpha: al,
+                    beta: be,
+                    steps: s,
+                    spans: sp,
+                    stash: stash.output(),
+                    out: out.output(),
+                    a,
+                }
+                .dispatch(gpu, grid, GDN_THREADS)?;
                 "gdn_verify_128"
             } else {
-                GdnVerifyAny { state: state_in, qkv, alpha: al, beta: be, steps: s, spans: sp, stash: stash.output(), out: out.output(), a }
-                    .dispatch(gpu, grid, GDN_THREADS)?;
+                GdnVerifyAny {
+                    state: state_in,
+                    qkv,
+                    alpha: al,
+                    beta: be,
+                    steps: s,
+                    spans: sp,
+                    stash: stash.output(),
+                    out: out.output(),
+                    a,
+                }
+                .dispatch(gpu, grid, GDN_THREADS)?;
                 "gdn_verify_any"
             };
             let mut walk = Walk::default();
@@ -122,14 +156,17 @@ impl Cases<'_> {
 
             // Commit of the path to the last row.
             let path = path(&parents, rows - 1);
-            let chain: Vec<i32> = path.iter().enumerate().flat_map(|(i, &r)| [r as i32, if i == 0 { -2 } else { -1 }, -1, 0]).collect();
+            let chain: Vec<i32> =
+                path.iter().enumerate().flat_map(|(i, &r)| [r as i32, if i == 0 { -2 } else { -1 }, -1, 0]).collect();
             let (d_steps, d_spans) = (gpu.upload(&chain)?, gpu.upload(&[0u32, path.len() as u32])?);
             let (s, sp, state_out, unused) = (d_steps.input(), d_spans.input(), d_state.output(), gpu.alloc::<f32>(1)?);
             let name = if key_dim == 128 {
-                GdnAdvance128 { state: state_out, qkv, alpha: al, beta: be, steps: s, spans: sp, out: unused.output(), a }.dispatch(gpu, grid, GDN_THREADS)?;
+                GdnAdvance128 { state: state_out, qkv, alpha: al, beta: be, steps: s, spans: sp, out: unused.output(), a }
+                    .dispatch(gpu, grid, GDN_THREADS)?;
                 "gdn_advance_128"
             } else {
-                GdnAdvanceAny { state: state_out, qkv, alpha: al, beta: be, steps: s, spans: sp, out: unused.output(), a }.dispatch(gpu, grid, GDN_THREADS)?;
+                GdnAdvanceAny { state: state_out, qkv, alpha: al, beta: be, steps: s, spans: sp, out: unused.output(), a }
+                    .dispatch(gpu, grid, GDN_THREADS)?;
                 "gdn_advance_any"
             };
             let mut want = state.clone();
@@ -208,8 +245,11 @@ impl Cases<'_> {
         let grid = [part_blocks as u32, heads as u32, rows as u32];
         T::attend(gpu, &d_q, [&keys, &values, &staged_keys, &staged_values], (&d_rows, &d_list), &parts, a, grid)?;
         let out = gpu.alloc::<f32>(rows * heads * dim)?;
-        AttendCombine { parts: parts.input(), rows: d_rows.input(), out: out.output(), a }
-            .dispatch(gpu, [heads as u32, rows as u32, 1], ATTEND_THREADS)?;
+        AttendCombine { parts: parts.input(), rows: d_rows.input(), out: out.output(), a }.dispatch(
+            gpu,
+            [heads as u32, rows as u32, 1],
+            ATTEND_THREADS,
+        )?;
         let attended = |case: &Self, cache: &KvCache, mask: &Mask, q: &[f32], rows: usize| {
             let mut want = vec![0.0; rows * heads * dim];
             let mut scratch = vec![0.0; attention::scratch_len(shape, heads, rows)];
@@ -240,8 +280,20 @@ impl Cases<'_> {
         cache.commit(&path);
         let (last, visible) = (&q[(rows - 1) * heads * dim..], committed + path.len());
         let (d_q, d_rows) = (gpu.upload(last)?, gpu.upload(&[visible as u32, 0, 0])?);
-        T::attend(gpu, &d_q, [&keys, &values, &staged_keys, &staged_values], (&d_rows, &d_list), &parts, a, [part_blocks as u32, heads as u32, 1])?;
-        AttendCombine { parts: parts.input(), rows: d_rows.input(), out: out.output(), a }.dispatch(gpu, [heads as u32, 1, 1], ATTEND_THREADS)?;
+        T::attend(
+            gpu,
+            &d_q,
+            [&keys, &values, &staged_keys, &staged_values],
+            (&d_rows, &d_list),
+            &parts,
+            a,
+            [part_blocks as u32, heads as u32, 1],
+        )?;
+        AttendCombine { parts: parts.input(), rows: d_rows.input(), out: out.output(), a }.dispatch(
+            gpu,
+            [heads as u32, 1, 1],
+            ATTEND_THREADS,
+        )?;
         let mut mask = Mask::default();
         mask.push(visible, []);
         let want = attended(self, &cache, &mask, last, 1);
@@ -257,7 +309,13 @@ trait Cached: Sized {
     const NAMES: [&'static str; 4];
     fn append(gpu: &Gpu, rows: &Array<f32>, to: (&Array<Self>, &Array<Self>), a: KvPutArgs) -> Result<(), GpuError>;
     fn stage(gpu: &Gpu, rows: &Array<f32>, to: (&Array<Self>, &Array<Self>), a: KvPutArgs) -> Result<(), GpuError>;
-    fn commit(gpu: &Gpu, path: &Array<u32>, from: (&Array<Self>, &Array<Self>), to: (&Array<Self>, &Array<Self>), a: KvCommitArgs) -> Result<(), GpuError>;
+    fn commit(
+        gpu: &Gpu,
+        path: &Array<u32>,
+        from: (&Array<Self>, &Array<Self>),
+        to: (&Array<Self>, &Array<Self>),
+        a: KvCommitArgs,
+    ) -> Result<(), GpuError>;
     fn attend(
         gpu: &Gpu,
         q: &Array<f32>,
@@ -273,13 +331,29 @@ macro_rules! cached {
     ($t:ty, $append:ident, $stage:ident, $commit:ident, $attend:ident, $names:expr) => {
         impl Cached for $t {
             const NAMES: [&'static str; 4] = $names;
-            fn append(gpu: &Gpu, rows: &Array<f32>, (keys, values): (&Array<Self>, &Array<Self>), a: KvPutArgs) -> Result<(), GpuError> {
-                $append { rows: rows.input(), keys: keys.output(), values: values.output(), a }
-                    .dispatch(gpu, groups((a.rows * a.heads * a.dim) as usize, KV_THREADS), KV_THREADS)
+            fn append(
+                gpu: &Gpu,
+                rows: &Array<f32>,
+                (keys, values): (&Array<Self>, &Array<Self>),
+                a: KvPutArgs,
+            ) -> Result<(), GpuError> {
+                $append { rows: rows.input(), keys: keys.output(), values: values.output(), a }.dispatch(
+                    gpu,
+                    groups((a.rows * a.heads * a.dim) as usize, KV_THREADS),
+                    KV_THREADS,
+                )
             }
-            fn stage(gpu: &Gpu, rows: &Array<f32>, (keys, values): (&Array<Self>, &Array<Self>), a: KvPutArgs) -> Result<(), GpuError> {
-                $stage { rows: rows.input(), keys: keys.output(), values: values.output(), a }
-                    .dispatch(gpu, groups((a.rows * a.heads * a.dim) as usize, KV_THREADS), KV_THREADS)
+            fn stage(
+                gpu: &Gpu,
+                rows: &Array<f32>,
+                (keys, values): (&Array<Self>, &Array<Self>),
+                a: KvPutArgs,
+            ) -> Result<(), GpuError> {
+                $stage { rows: rows.input(), keys: keys.output(), values: values.output(), a }.dispatch(
+                    gpu,
+                    groups((a.rows * a.heads * a.dim) as usize, KV_THREADS),
+                    KV_THREADS,
+                )
             }
             fn commit(
                 gpu: &Gpu,
@@ -303,10 +377,28 @@ macro_rules! cached {
             ) -> Result<(), GpuError> {
                 let [keys, values, staged_keys, staged_values] = cache.map(|c| c.input());
                 let (rows, list, parts) = (rows.input(), list.input(), parts.output());
-                $attend { q: q.input(), keys, values, staged_keys, staged_values, rows, list, parts, a }.dispatch(gpu, grid, ATTEND_THREADS)
+                $attend { q: q.input(), keys, values, staged_keys, staged_values, rows, list, parts, a }.dispatch(
+                    gpu,
+                    grid,
+                    ATTEND_THREADS,
+                )
             }
         }
     };
 }
-cached!(f32, KvAppendF32, KvStageF32, KvCommitF32, AttendBlocksF32, ["attend_blocks_f32", "kv_append_f32", "kv_stage_f32", "kv_commit_f32"]);
-cached!(bf16, KvAppendBf16, KvStageBf16, KvCommitBf16, AttendBlocksBf16, ["attend_blocks_bf16", "kv_append_bf16", "kv_stage_bf16", "kv_commit_bf16"]);
+cached!(
+    f32,
+    KvAppendF32,
+    KvStageF32,
+    KvCommitF32,
+    AttendBlocksF32,
+    ["attend_blocks_f32", "kv_append_f32", "kv_stage_f32", "kv_commit_f32"]
+);
+cached!(
+    bf16,
+    KvAppendBf16,
+    KvStageBf16,
+    KvCommitBf16,
+    AttendBlocksBf16,
+    ["attend_blocks_bf16", "kv_append_bf16", "kv_stage_bf16", "kv_commit_bf16"]
+);

@@ -26,7 +26,7 @@ pub struct KernelReport {
 /// Runs the cases of all kernels that have some, each kernel with several sizes. Errors: a kernel that could not run or, on
 /// the emulator, broke a rule.
 pub fn parity(gpu: &Gpu) -> Result<Vec<KernelReport>, GpuError> {
-    let mut cases = Cases { gpu, pool: Pool::new(1), reports: vec![] };
+    let mut cases = Cases::new(gpu);
     cases.functions()?;
     cases.elementwise()?;
     cases.norms()?;
@@ -41,10 +41,16 @@ pub fn parity(gpu: &Gpu) -> Result<Vec<KernelReport>, GpuError> {
     Ok(cases.reports)
 }
 
-struct Cases<'g> {
+pub(super) struct Cases<'g> {
     gpu: &'g Gpu,
     pool: Pool,
-    reports: Vec<KernelReport>,
+    pub(super) reports: Vec<KernelReport>,
+}
+
+impl<'g> Cases<'g> {
+    pub(super) fn new(gpu: &'g Gpu) -> Self {
+        Self { gpu, pool: Pool::new(1), reports: vec![] }
+    }
 }
 
 impl Cases<'_> {

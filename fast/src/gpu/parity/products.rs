@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::{Cases, groups, numbers};
-use crate::kernels::{Packed, linear};
+use crate::kernels::{Activations, Packed, linear};
 use half::{bf16, f16};
 
 /// `[outputs, inputs]` as panels of 32 outputs, `[panel][input][32]`, zero padded.
@@ -69,8 +69,11 @@ impl Cases<'_> {
                 0 => EmbedF32 { table: w.f32.input(), tokens: tokens_in, out: to, a }.dispatch(gpu, grid, ROWS_THREADS)?,
                 1 => EmbedBf16 { table: w.bf16.input(), tokens: tokens_in, out: to, a }.dispatch(gpu, grid, ROWS_THREADS)?,
                 2 => EmbedF16 { table: w.f16.input(), tokens: tokens_in, out: to, a }.dispatch(gpu, grid, ROWS_THREADS)?,
-                _ => EmbedQ8 { codes: w.codes.input(), scales: w.scales.input(), tokens: tokens_in, out: to, a }
-                    .dispatch(gpu, grid, ROWS_THREADS)?,
+                _ => EmbedQ8 { codes: w.codes.input(), scales: w.scales.input(), tokens: tokens_in, out: to, a }.dispatch(
+                    gpu,
+                    grid,
+                    ROWS_THREADS,
+                )?,
             }
             let mut want = vec![0.0; tokens.len() * inputs];
             tokens.iter().zip(want.chunks_exact_mut(inputs)).for_each(|(&t, row)| w.host[i].row(t as usize, row));
@@ -88,7 +91,7 @@ impl Cases<'_> {
                 let want: Vec<Vec<f32>> = self.host(|pool| {
                     let product = |w: &Packed| {
                         let mut y = vec![0.0; rows * outputs];
-                        linear::linear(pool, w, &x, rows, &mut y);
+                        linear::linear(pool, w, &x, rows, &mut y, &mut Activations::default());
                         y
                     };
                     w.host.iter().map(product).collect()
@@ -104,7 +107,13 @@ impl Cases<'_> {
         Ok(())
     }
 
-    fn linear(&mut self, w: &Weights, (x, rows): (&Array<f32>, usize), (kernel, of_group): (usize, u32), want: &[Vec<f32>]) -> Result<(), GpuError> {
+    fn linear(
+        &mut self,
+        w: &Weights,
+        (x, rows): (&Array<f32>, usize),
+        (kernel, of_group): (usize, u32),
+        want: &[Vec<f32>],
+    ) -> Result<(), GpuError> {
         let (outputs, inputs) = w.shape;
         // A column of another part before, one after.
         let stride = outputs + 2;

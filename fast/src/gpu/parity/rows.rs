@@ -30,13 +30,17 @@ impl Cases<'_> {
         Ok(())
     }
 
-    pub(super) fn elementwise(&mut self) -> Result<(), GpuError> {
+    pub(in super::super) fn elementwise(&mut self) -> Result<(), GpuError> {
         for (rows, dim) in [(1, 1), (3, 257), (5, 64)] {
             let (x, delta) = (numbers(rows * dim, 1), numbers(rows * dim, 2));
             for period in [dim, rows * dim] {
                 let (dx, dd) = (self.gpu.upload(&x)?, self.gpu.upload(&delta[..period])?);
                 let a = AddArgs { len: x.len() as u32, period: period as u32 };
-                Add { x: dx.output(), delta: dd.input(), a }.dispatch(self.gpu, groups(x.len(), ELEMENTS_THREADS), ELEMENTS_THREADS)?;
+                Add { x: dx.output(), delta: dd.input(), a }.dispatch(
+                    self.gpu,
+                    groups(x.len(), ELEMENTS_THREADS),
+                    ELEMENTS_THREADS,
+                )?;
                 let mut want = x.clone();
                 self.host(|pool| elementwise::add_bias(pool, &mut want, &delta[..period]));
                 self.compare("add", &self.gpu.read(&dx, 0, x.len())?, &want);
@@ -66,17 +70,26 @@ impl Cases<'_> {
         let (d_ab, d_rate, d_bias) = (self.gpu.upload(&ab)?, self.gpu.upload(&neg_a)?, self.gpu.upload(&bias)?);
         let (d_alpha, d_beta) = (self.gpu.alloc(rows * heads)?, self.gpu.alloc(rows * heads)?);
         let a = DeltaGateArgs { rows: rows as u32, heads: heads as u32, stride: stride as u32, a_first: 9, b_first: 2 };
-        DeltaGates { rows: d_ab.input(), neg_a: d_rate.input(), dt_bias: d_bias.input(), alpha: d_alpha.output(), beta: d_beta.output(), a }
-            .dispatch(self.gpu, groups(rows * heads, ELEMENTS_THREADS), ELEMENTS_THREADS)?;
+        DeltaGates {
+            rows: d_ab.input(),
+            neg_a: d_rate.input(),
+            dt_bias: d_bias.input(),
+            alpha: d_alpha.output(),
+            beta: d_beta.output(),
+            a,
+        }
+        .dispatch(self.gpu, groups(rows * heads, ELEMENTS_THREADS), ELEMENTS_THREADS)?;
         let (mut alpha, mut beta) = (vec![0.0; rows * heads], vec![0.0; rows * heads]);
         let inputs = GateInputs { a: &ab[9..], b: &ab[2..], stride, rows };
-        self.host(|pool| elementwise::gdn_gates(pool, GateWeights { neg_a: &neg_a, dt_bias: &bias }, inputs, &mut alpha, &mut beta));
+        self.host(|pool| {
+            elementwise::gdn_gates(pool, GateWeights { neg_a: &neg_a, dt_bias: &bias }, inputs, &mut alpha, &mut beta)
+        });
         self.compare("delta_gates", &self.gpu.read(&d_alpha, 0, rows * heads)?, &alpha);
         self.compare("delta_gates", &self.gpu.read(&d_beta, 0, rows * heads)?, &beta);
         Ok(())
     }
 
-    pub(super) fn norms(&mut self) -> Result<(), GpuError> {
+    pub(in super::super) fn norms(&mut self) -> Result<(), GpuError> {
         for dim in [1, 60, 127, 128, 129, 1000] {
             let (rows, eps) = (3, 1e-6);
             let at = Layout { rows, row_stride: 2 * dim + 3, heads: 2, head_stride: dim, dim };
@@ -114,8 +127,11 @@ impl Cases<'_> {
             let (x, delta) = (numbers(rows * dim, 5), numbers(rows * dim, 6));
             let (dx, dd, out) = (self.gpu.upload(&x)?, self.gpu.upload(&delta)?, self.gpu.alloc(rows * dim)?);
             let a = AddNormArgs { dim: dim as u32, eps };
-            AddRmsNorm { x: dx.output(), delta: dd.input(), scale: ds.input(), y: out.output(), a }
-                .dispatch(self.gpu, [rows as u32, 1, 1], FOLD_THREADS)?;
+            AddRmsNorm { x: dx.output(), delta: dd.input(), scale: ds.input(), y: out.output(), a }.dispatch(
+                self.gpu,
+                [rows as u32, 1, 1],
+                FOLD_THREADS,
+            )?;
             let (mut sum, mut want) = (x.clone(), vec![0.0; rows * dim]);
             self.host(|pool| norm::add_rms_norm(pool, &mut sum, &delta, norm, &mut want));
             self.compare("add_rms_norm", &self.gpu.read(&dx, 0, x.len())?, &sum);
@@ -131,10 +147,14 @@ impl Cases<'_> {
         let angles: Vec<f64> = (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f64 * f)).collect();
         let (cosines, sines): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos() as f32, a.sin() as f32)).unzip();
         let (x, of_rows) = (numbers(rows * 70 + 4, 1), [49u32, 0, 7, 7]);
-        let (dx, dc, ds, dp) = (self.gpu.upload(&x)?, self.gpu.upload(&cosines)?, self.gpu.upload(&sines)?, self.gpu.upload(&of_rows)?);
+        let (dx, dc, ds, dp) =
+            (self.gpu.upload(&x)?, self.gpu.upload(&cosines)?, self.gpu.upload(&sines)?, self.gpu.upload(&of_rows)?);
         let a = RopeArgs { vectors: (rows * heads) as u32, pairs: pairs as u32, x: place(4, at) };
-        Rope { x: dx.output(), cosines: dc.input(), sines: ds.input(), positions: dp.input(), a }
-            .dispatch(self.gpu, groups(rows * heads * pairs, ROPE_THREADS), ROPE_THREADS)?;
+        Rope { x: dx.output(), cosines: dc.input(), sines: ds.input(), positions: dp.input(), a }.dispatch(
+            self.gpu,
+            groups(rows * heads * pairs, ROPE_THREADS),
+            ROPE_THREADS,
+        )?;
         let mut want = x.clone();
         let table = rope::Table::from_frequencies(positions, &frequencies);
         self.host(|pool| table.apply(pool, &mut want[4..], at, &of_rows));
@@ -146,9 +166,13 @@ impl Cases<'_> {
         let (width, x) = (37, numbers(9 * 37, 1));
         let (dx, dp, out) = (self.gpu.upload(&x)?, self.gpu.upload(&[8u32, 0, 3])?, self.gpu.alloc(4 * width)?);
         let a = GatherArgs { width: width as u32, rows: 3, to_row: 1 };
-        GatherRows { from: dx.input(), indices: dp.input(), to: out.output(), a }
-            .dispatch(self.gpu, groups(3 * width, ROWS_THREADS), ROWS_THREADS)?;
-        let want: Vec<f32> = vec![0.0; width].into_iter().chain([8, 0, 3].iter().flat_map(|r| x[r * width..][..width].to_vec())).collect();
+        GatherRows { from: dx.input(), indices: dp.input(), to: out.output(), a }.dispatch(
+            self.gpu,
+            groups(3 * width, ROWS_THREADS),
+            ROWS_THREADS,
+        )?;
+        let want: Vec<f32> =
+            vec![0.0; width].into_iter().chain([8, 0, 3].iter().flat_map(|r| x[r * width..][..width].to_vec())).collect();
         self.compare("gather_rows", &self.gpu.read(&out, 0, 4 * width)?, &want);
 
         let out = self.gpu.alloc(9 * 50)?;
