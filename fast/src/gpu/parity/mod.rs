@@ -103,7 +103,7 @@ fn numbers(n: usize, seed: u32) -> Vec<f32> {
 /// A tree of `rows` rows: every other row is drawn a parent among the rows before it, the others follow the last.
 fn tree(rows: usize, seed: u32) -> Vec<Option<usize>> {
     let draws = numbers(rows, seed);
-    let parent = |r: usize| if r % 2 == 0 { draws[r].to_bits() as usize / 7 % r } else { r - 1 };
+    let parent = |r: usize| if r.is_multiple_of(2) { draws[r].to_bits() as usize / 7 % r } else { r - 1 };
     (0..rows).map(|r| (r > 0).then(|| parent(r))).collect()
 }
 

@@ -127,7 +127,7 @@ impl Cases<'_> {
             group: GROUP as u32,
         };
         let grid = [outputs.div_ceil(32) as u32, (rows as u32).div_ceil(of_group), 1];
-        for storage in 0..4 {
+        for (storage, want) in want.iter().enumerate() {
             let out = self.gpu.alloc::<f32>(rows * stride)?;
             let (x, y, gpu, t) = (x.input(), out.output(), self.gpu, LINEAR_THREADS);
             let (full, b, h, codes, scales) = (w.f32.input(), w.bf16.input(), w.f16.input(), w.codes.input(), w.scales.input());
@@ -147,7 +147,7 @@ impl Cases<'_> {
             }
             .1;
             let got = self.gpu.read(&out, 0, rows * stride)?;
-            let framed: Vec<f32> = want[storage].chunks_exact(outputs).flat_map(|y| [&[0.0], y, &[0.0]].concat()).collect();
+            let framed: Vec<f32> = want.chunks_exact(outputs).flat_map(|y| [&[0.0], y, &[0.0]].concat()).collect();
             self.compare(name, &got, &framed);
         }
         Ok(())
