@@ -9,7 +9,7 @@ fn help_names_every_verb_and_gives_an_example() {
     let help = run(&["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
     insta::assert_snapshot!("help", help.stdout);
-    for verb in ["tour", "generate", "explain", "inspect", "logits", "quantize"] {
+    for verb in ["tour", "generate", "explain", "inspect", "logits", "quality", "quantize", "roofline", "synth"] {
         let help = run(&[verb, "--help"]).stdout;
         assert!(help.contains("Example: straw "), "{verb}: {help}");
     }

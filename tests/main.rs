@@ -4,6 +4,7 @@ mod cli;
 mod cli_errors;
 mod cli_generate;
 mod cli_logits;
+mod cli_quality;
 mod cli_quantize;
 mod cli_simulate;
 mod cli_trace;

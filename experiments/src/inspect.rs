@@ -2,6 +2,7 @@
 //! Reads headers and configurations only, so it answers at once whatever the size.
 
 use crate::{
+    bytes_per_token::{Scheme, bytes_per_token},
     checkpoint::{Checkpoint, Entry},
     model,
     output::{self, Output},
@@ -10,9 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use safetensors::Dtype;
 use serde::Serialize;
-use specdec::{
-    Activations, Architecture, CodeFormat, DflashConfig, DrafterKind, LayerKind, ModelConfig, QuantScheme, WeaverConfig,
-};
+use specdec::{Activations, Architecture, CodeFormat, DflashConfig, DrafterKind, LayerKind, QuantScheme, WeaverConfig};
 use std::{
     collections::BTreeMap,
     fs,
@@ -137,7 +136,7 @@ impl Report {
             gated_delta_net_layers: config.count(LayerKind::GatedDeltaNet),
             full_attention_layers: config.count(LayerKind::FullAttention),
             context: config.max_positions,
-            bytes_read_per_token: bytes_read(&config, &target),
+            bytes_read_per_token: bytes_per_token(dir, Scheme::AsStored)?,
             state_bytes_per_sequence: config.fixed_state_bytes(),
             kv_bytes_per_token: config.kv_bytes_per_token(4),
             drafters,
@@ -234,15 +233,6 @@ fn kind(entry: &Entry) -> Kind {
         name if name.starts_with("model.visual.") => Kind::Vision,
         _ => Kind::Target,
     }
-}
-
-/// A plain pass reads every target tensor once; of an embedding that is not also the head, one row.
-fn bytes_read(config: &ModelConfig, target: &Checkpoint) -> u64 {
-    let bytes = |e: &Entry| match e.name.contains("embed_tokens.") && !config.tie_word_embeddings {
-        true => e.bytes / config.vocab_size as u64,
-        false => e.bytes,
-    };
-    target.entries().filter(|e| kind(e) == Kind::Target).map(bytes).sum()
 }
 
 fn drafter_config<T>(dir: &Path, part: &str, parse: impl Fn(&str) -> Result<T, specdec::ConfigError>) -> Result<Option<T>> {

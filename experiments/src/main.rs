@@ -2,6 +2,7 @@
 //! Exit code 0: fine; 1: the check found a difference; 2: could not run.
 
 mod answer;
+mod bytes_per_token;
 mod chat;
 mod checkpoint;
 mod corpus;
@@ -17,12 +18,15 @@ mod model;
 mod output;
 mod policy_file;
 mod prompts;
+mod quality;
 mod quantize;
 mod report;
+mod roofline;
 mod selftest;
 mod simulate;
 mod stats;
 mod stop;
+mod synth;
 mod text;
 mod tour;
 mod trace;
@@ -64,10 +68,16 @@ enum Verb {
     Tune(tune::TuneArgs),
     /// Record what a drafter proposes and what the target thinks of it
     Trace(trace::TraceArgs),
+    /// Say how far a model's distributions are from another's on text
+    Quality(quality::QualityArgs),
     /// Write an 8-bit or 4-bit copy of a model folder
     Quantize(quantize::QuantizeArgs),
     /// Run every shader case on a device and compare bits with the processor
     Selftest(selftest::SelftestArgs),
+    /// Say what memory bandwidth allows plain decoding, here and on published machines
+    Roofline(roofline::RooflineArgs),
+    /// Write a model of random weights in a given shape, to measure speed and memory
+    Synth(synth::SynthArgs),
 }
 
 /// What `straw verify` can check.
@@ -101,8 +111,11 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Some(Verb::Simulate(args)) => simulate::run(args),
         Some(Verb::Tune(args)) => tune::run(args),
         Some(Verb::Trace(args)) => trace::run(args),
+        Some(Verb::Quality(args)) => quality::run(args),
+        Some(Verb::Roofline(args)) => roofline::run(args),
         Some(Verb::Quantize(args)) => quantize::run(args),
         Some(Verb::Selftest(args)) => selftest::run(args),
+        Some(Verb::Synth(args)) => synth::run(args),
     }
 }
 
