@@ -28,11 +28,15 @@ impl Cuda {
             return Err(GpuError::absent(
                 "cuda",
                 "no NVIDIA driver (libcuda)",
-                "a machine with an NVIDIA GPU and its driver, or `--device cpu`",
+                "a machine with an NVIDIA GPU and its driver, or `--device emulator`",
             ));
         }
         let context = CudaContext::new(0).map_err(|e| {
-            GpuError::absent("cuda", &format!("no usable GPU ({e})"), "an NVIDIA GPU that the driver can open, or `--device cpu`")
+            GpuError::absent(
+                "cuda",
+                &format!("no usable GPU ({e})"),
+                "an NVIDIA GPU that the driver can open, or `--device emulator`",
+            )
         })?;
         if !compiler {
             let wanted = "libnvrtc of CUDA 12 or newer on the library path (pip: nvidia-cuda-nvrtc-cu12)";

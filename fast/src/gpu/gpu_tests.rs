@@ -28,6 +28,8 @@ fn every_lane_order_gives_the_processors_bits() {
         let reports = parity(&gpu).unwrap_or_else(|e| panic!("{e}"));
         let wrong: Vec<_> = reports.iter().filter(|r| !r.bitwise_equal).collect();
         assert!(wrong.is_empty(), "seed {seed}: {wrong:#?}");
+        let without: Vec<_> = KERNELS.iter().map(|k| k.name).filter(|name| reports.iter().all(|r| r.name != *name)).collect();
+        assert!(without.is_empty(), "kernels that nothing compares: {without:?}");
     }
 }
 
@@ -40,7 +42,7 @@ fn planted_faults_are_seen() {
     type Section = fn(&mut parity::Cases) -> Result<(), GpuError>;
     const STORED: &str = "lanes[thread_index] = lane_sum;\n  threadgroup_barrier(mem_flags::mem_threadgroup);\n";
     const EARLY: &str = "if (thread_index >= 64u) return 0.0f;\n  lanes[thread_index] = lanes";
-    let faults: [(&str, &str, &str, Section); 5] = [
+    let faults: [(&str, &str, &str, Section); 11] = [
         ("a barrier is missing", STORED, "lanes[thread_index] = lane_sum;\n", |c| c.norms()),
         ("some threads miss a barrier", "if (thread_index < 64u) lanes[thread_index] = lanes", EARLY, |c| c.norms()),
         ("an array is too short", "rt::shared<float[FOLD_THREADS]>", "rt::shared<float[FOLD_THREADS - 4]>", |c| c.norms()),
@@ -48,6 +50,21 @@ fn planted_faults_are_seen() {
             c.convolution()
         }),
         ("one thread too many", "if (i >= a.rows * a.dim) return;", "if (i > a.rows * a.dim) return;", |c| c.elementwise()),
+        ("a branch begins at the committed state", "source == GDN_COMMITTED ? state + cell :", "true ? state + cell :", |c| {
+            c.delta_rule()
+        }),
+        (
+            "a key of the ancestor before",
+            "list[seen + thread_index];",
+            "list[seen + (thread_index > cached ? thread_index - 1u : thread_index)];",
+            |c| c.attention(),
+        ),
+        ("a zero point is left out", "to[r] = 0 - zero * sums[r][group];", "to[r] = 0;", |c| c.coded()),
+        ("codes are cut instead of rounded", "int(rounded)", "int(v[half_group] * inverse)", |c| c.activations()),
+        ("ties go to the highest id", "a.value == b.value && a.id < b.id", "a.value == b.value && a.id > b.id", |c| c.choices()),
+        ("noise of the position before", "position_low, c2 = position_high", "position_low - 1u, c2 = position_high", |c| {
+            c.sampling()
+        }),
     ];
     for (fault, sound, planted, section) in faults {
         assert!(Emulator::source().contains(sound), "{fault}: the shaders no longer say {sound:?}");

@@ -23,9 +23,16 @@ pub struct Activations {
 
 impl Activations {
     /// Transforms (with `signs`) and quantises `x: [rows, inputs]` in groups of 32, 64 or 128: what [`super::linear`] does
-    /// first. For benches and tests of that stage alone.
-    pub fn fill(&mut self, pool: &Pool, x: &[f32], (rows, inputs): (usize, usize), group: usize, signs: Option<&Signs>) {
-        self.codes.quantise(pool, x, (rows, inputs), group, signs);
+    /// first. For benches and comparisons of that stage alone.
+    pub fn fill(
+        &mut self,
+        pool: &Pool,
+        x: &[f32],
+        (rows, inputs): (usize, usize),
+        group: usize,
+        signs: Option<&Signs>,
+    ) -> CodeRows<'_> {
+        self.codes.quantise(pool, x, (rows, inputs), group, signs)
     }
 }
 
@@ -43,7 +50,7 @@ pub(super) struct RotatedBuffer(Buffer<f32>);
 
 /// The codes of some rows: groups of `group` inputs, the last one filled up with zeros.
 #[derive(Clone, Copy)]
-pub(super) struct CodeRows<'a> {
+pub struct CodeRows<'a> {
     /// `[rows, groups * group]`
     pub codes: &'a [i8],
     /// `[rows, groups]`: a value is about `scale * code`.

@@ -38,7 +38,7 @@ pub mod rope;
 mod tile;
 mod topology;
 
-pub use activations::Activations;
+pub use activations::{Activations, CodeRows};
 pub use flush::FlushGuard;
 pub use hadamard::Signs;
 pub use kv::{KvCache, KvShape, KvType, Mask};

@@ -2,6 +2,9 @@
 //! a device and what the tests run on the emulator. Inputs are made by seed; sizes leave tiles, chunks and blocks unfilled.
 //! Knows kernels, not models.
 
+mod attention;
+mod choices;
+mod coded;
 mod mixers;
 mod products;
 mod rows;
@@ -23,7 +26,7 @@ pub struct KernelReport {
     pub max_abs_error: f32,
 }
 
-/// Runs the cases of all kernels that have some, each kernel with several sizes. Errors: a kernel that could not run or, on
+/// Runs the cases of all kernels, each with several sizes. Errors: a kernel that could not run or, on
 /// the emulator, broke a rule.
 pub fn parity(gpu: &Gpu) -> Result<Vec<KernelReport>, GpuError> {
     let mut cases = Cases::new(gpu);
@@ -34,6 +37,10 @@ pub fn parity(gpu: &Gpu) -> Result<Vec<KernelReport>, GpuError> {
     cases.moves()?;
     cases.embeddings()?;
     cases.linears()?;
+    cases.activations()?;
+    cases.coded()?;
+    cases.choices()?;
+    cases.sampling()?;
     cases.convolution()?;
     cases.delta_rule()?;
     cases.attention()?;
