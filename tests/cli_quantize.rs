@@ -109,22 +109,66 @@ fn calibration_changes_m_and_needs_feedback() {
     }
 }
 
+/// Where a tensor's bytes lie in a file.
+fn span(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let fields: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let offsets = |i: usize| 8 + header + fields[name]["data_offsets"][i].as_u64().unwrap() as usize;
+    offsets(0)..offsets(1)
+}
+
 #[test]
 fn an_interrupted_run_continues_and_ends_with_the_same_bytes() {
     let (_keep, out) = place();
     report(&out, &["--scheme", "m"]);
     let whole = fs::read(out.join("model.safetensors")).unwrap();
-    // As an interruption leaves it: no name, no config.json, a journal, one tensor without its bytes.
     let (_keep, cut) = place();
+    let (weights, partial) = (cut.join("model.safetensors"), cut.join("model.safetensors.partial"));
+    let journal = cut.join("model.safetensors.journal");
+    // Stopped after the weights: a folder stands where the tokenizer is to be written.
+    let obstacle = cut.join("tokenizer.json.partial");
+    fs::create_dir_all(&obstacle).unwrap();
+    assert_eq!(quantize(&cut, &["--scheme", "m"]).code, Some(2));
+    assert!(journal.exists() && !cut.join("config.json").exists(), "without config.json it is no model");
+    fs::remove_dir(&obstacle).unwrap();
+    // Turned into a run that was stopped inside the weights: `lost` has no bytes and no line in the journal.
+    let (lost, done) = ("model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight");
+    let name = |stem: &str| {
+        let tensors = SafeTensors::deserialize(&whole).unwrap();
+        tensors.names().iter().find(|n| n.ends_with(stem.trim_start_matches("model."))).unwrap().to_string()
+    };
+    let (lost, done) = (name(lost), name(done));
+    let lines = fs::read_to_string(&journal).unwrap();
+    let kept: String = lines.lines().filter(|l| !l.contains(&format!("{lost:?}"))).map(|l| format!("{l}\n")).collect();
+    assert_ne!(kept, lines);
+    fs::write(&journal, &kept).unwrap();
+    let mut bytes = whole.clone();
+    bytes[span(&whole, &lost)].fill(0);
+    // Only a finished tensor's bytes are believed: these stay as they are, so continuing did not begin anew.
+    bytes[span(&whole, &done)].fill(0x33);
+    fs::remove_file(&weights).unwrap();
+    fs::write(&partial, &bytes).unwrap();
     report(&cut, &["--scheme", "m"]);
-    let journal = out.join("model.safetensors.journal");
+    let mut expected = whole.clone();
+    expected[span(&whole, &done)].fill(0x33);
+    assert!(fs::read(&weights).unwrap() == expected, "the lost tensor is written again, the finished one is not");
+    assert!(fs::read_dir(&cut).unwrap().all(|f| !f.unwrap().file_name().to_string_lossy().contains(".partial")));
     assert!(!journal.exists());
+    // Another request does not continue this one's work.
     fs::remove_file(cut.join("config.json")).unwrap();
     assert_eq!(quantize(&cut, &["--scheme", "m"]).code, Some(2), "a finished file without a journal is not ours");
-    fs::remove_file(cut.join("model.safetensors")).unwrap();
-    report(&cut, &["--scheme", "m"]);
-    assert_eq!(fs::read(cut.join("model.safetensors")).unwrap(), whole);
-    assert!(fs::read_dir(&cut).unwrap().all(|f| !f.unwrap().file_name().to_string_lossy().contains(".partial")));
+}
+
+#[test]
+fn a_refused_run_leaves_the_model_that_is_there() {
+    let (_keep, out) = place();
+    report(&out, &["--scheme", "l"]);
+    let before = fs::read(out.join("config.json")).unwrap();
+    for args in [&["--calibrate", "no-such-file.txt"][..], &["--group", "48"]] {
+        let run = quantize(&out, &[&["--scheme", "m", "--force"], args].concat());
+        assert_eq!(run.code, Some(2), "{args:?}");
+        assert_eq!(fs::read(out.join("config.json")).unwrap(), before, "{args:?}");
+    }
 }
 
 #[test]

@@ -111,8 +111,12 @@ pub fn run(args: &QuantizeArgs) -> Result<ExitCode> {
         "{}: has no tensor embed_tokens.weight, so it is not a model that straw knows",
         from.display()
     );
-    let out = out_folder(args, &from)?;
+    for part in ["", "dflash", "weaver"].map(|part| from.join(part)).iter().filter(|part| part.join("config.json").is_file()) {
+        config_of(part)?;
+    }
     let calibration = args.calibrate.as_deref().map(|file| calibration(file, &from, args.calibration_tokens)).transpose()?;
+    // After everything that can refuse: with --force it ends the model that is there.
+    let out = out_folder(args, &from)?;
     let (part, config) = convert(&from, &out, "target", &target, Some(&settings), calibration.as_deref())?;
     let mut parts = vec![part];
     for part in ["dflash", "weaver"] {
@@ -233,10 +237,7 @@ fn convert(
     settings: Option<&Settings>,
     calibration: Option<&[Vec<u32>]>,
 ) -> Result<(Part, String)> {
-    let config_path = from.join("config.json");
-    let text = fs::read_to_string(&config_path).with_context(|| config_path.display().to_string())?;
-    let mut config: Map<String, Value> = serde_json::from_str(&text).with_context(|| config_path.display().to_string())?;
-    ensure!(!config.contains_key("quantization_config"), "{}: the model is quantised already", config_path.display());
+    let mut config = config_of(from)?;
     if let Some(settings) = settings {
         config.insert("quantization_config".into(), settings.config());
     }
@@ -267,6 +268,19 @@ fn convert(
     }
     let config = format!("{}\n", serde_json::to_string_pretty(&config)?);
     Ok((Part::new(part, source, &plan, &file), config))
+}
+
+/// A checkpoint's configuration. Errors: none, no JSON, a model that is quantised already.
+fn config_of(folder: &Path) -> Result<Map<String, Value>> {
+    let path = folder.join("config.json");
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let config: Map<String, Value> = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    ensure!(
+        !config.contains_key("quantization_config"),
+        "{}: the model is quantised already, expected an unquantised one (give --model the original)",
+        path.display()
+    );
+    Ok(config)
 }
 
 /// What decides every byte of the new file, as one line.
