@@ -136,7 +136,7 @@ fn the_report_draws_its_charts_without_a_network() {
     );
     assert_eq!(tuned.code, Some(0), "{}", tuned.stderr);
     let page = fs::read_to_string(out.join("report.html")).unwrap();
-    assert!(!page.contains("{{") || !page.contains("{{DATA"), "a place of the template was left open");
+    assert!(!page.contains("{{DATA"), "a place of the template was left open");
     assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "the page asks for the network");
     let Some(browser) = chromium() else { return };
     let profile = dir.path().join("profile");
