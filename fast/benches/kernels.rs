@@ -89,7 +89,7 @@ fn codes(c: &mut Criterion) {
             let mut group = c.benchmark_group(format!("hadamard-quantise/{inputs}"));
             group.throughput(Throughput::Elements(x.len() as u64));
             group.bench_function(BenchmarkId::from_parameter(rows), |b| {
-                b.iter(|| scratch.fill(&pool, black_box(&x), (rows, inputs), 64, Some(&signs)));
+                b.iter(|| _ = black_box(scratch.fill(&pool, black_box(&x), (rows, inputs), 64, Some(&signs))));
             });
             group.finish();
             for storage in ["l", "m"] {
